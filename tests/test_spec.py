@@ -193,7 +193,7 @@ def test_an_override(override, holds, tmp_path):
     assert tables == before
 
 
-def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
+def test_another_type_drops_the_options_beside_it(tmp_path):
     text = '[data]\nname = "wine"\n[prior]\ntype = "scale_mixture"\npi = 0.3\n'
     assert read(tmp_path, text, "prior.scale=2.0", "prior.type=normal").prior == bnn.priors.Normal(scale=2.0)
     assert read(tmp_path, text, "prior.type=scale_mixture").prior == bnn.priors.ScaleMixture(pi=0.3)
@@ -206,15 +206,6 @@ def test_another_likelihood_has_its_own_number_of_outputs(tmp_path):
     assert RunSpec.from_dict(changed).prepare().spec.net.out_features == 2
     changed = apply_overrides(filled, ["likelihood.type=mixture_density", "net.out_features=5"])
     assert changed["net"]["out_features"] == 5
-
-
-def test_the_default_method_brings_its_network_and_prior(tmp_path):
-    """What a run has filled in goes; data, likelihood and the keys of any fit stay."""
-    spec = read(tmp_path, FULL, "fit.type=default", "likelihood.scale=heteroscedastic", "data.drop=[]")
-    assert (spec.fit, spec.net, spec.prior, spec.guide) == (FitSpec(seed=4, device="cpu"), None, None, None)
-    assert spec.likelihood == bnn.likelihoods.Gaussian(scale="heteroscedastic")
-    assert read(tmp_path, FULL, "fit.type=default", "fit.seed=9", "net.hidden=[3]").net == bnn.MLP(hidden=(3,))
-    assert read(tmp_path, '[data]\nname = "wine"\n', "fit.type=default") == read(tmp_path, '[data]\nname = "wine"\n')
 
 
 BAD_FILES = {

@@ -65,14 +65,12 @@ def test_a_method_in_python_keeps_its_guide():
 
 
 CHANGED = {
-    "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"steps": 7, "lr": 0.1}),
+    "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"lr": 0.01}),
     "without a section": ("", ["fit.type=ensemble"], {"members": 5, "seed": 0}, {"lr": 0.01}),
-    "ensemble to svi": (ENSEMBLE, ["fit.type=svi"], {"steps": 7, "seed": 4}, None),
-    "ensemble to swag": (ENSEMBLE, ["fit.type=swag"], {"rank": 20, "seed": 4}, {"steps": 7}),
+    "ensemble to svi": (ENSEMBLE, ["fit.steps=7", "fit.type=svi"], {"steps": 7, "seed": 4}, None),
     "ensemble of swag": (ENSEMBLE, ["fit.method.type=swag"], {"members": 3}, {"type": "swag", "steps": 2500}),
     "the method inside": (ENSEMBLE, ["fit.method.lr=0.5"], {"members": 3}, {"lr": 0.5, "steps": 7}),
     "svi to nuts": (SVI + LOW_RANK, ["fit.num_draws=10", "fit.type=nuts"], {"num_draws": 10, "seed": 4}, None),
-    "svi to sgld": ("[fit]\nbatch_size = 8\n", ["fit.type=sgld", "fit.step_size=0.1"], {"batch_size": 8}, None),
 }
 
 

@@ -1,9 +1,8 @@
 """Methods as tables, apart from their guides."""
 
 import dataclasses
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyrobnn._core.errors import InputError, nearest, unknown_setting
 from pyrobnn._core.settings import fields_of, to_dict
@@ -63,33 +62,3 @@ def _inner(table: Any, default: Any) -> Any:
         return from_table(table, start=default)
     except InputError as error:
         raise InputError(f"`method`: {error}") from None
-
-
-def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the table of a method changed to another type, with the settings that both types share.
-
-    A type with an inner method takes in the old method; an inner method of the new type comes out; else settings of the
-    same name stay.
-    """
-    new = fields_of(registry.get(kind))
-    chain = list(_from_outside_in(table))
-    same = next((old for old in chain if old.get("type", "svi") == kind), None)
-    if same is not None:
-        return dict(same) | {"type": kind}
-    inside = next((old for old in chain if "method" in new and _fits(old, new["method"].type)), None)
-    if inside is not None:
-        return {"type": kind, "method": dict(inside)}
-    return {"type": kind} | {key: value for key, value in table.items() if key in new}
-
-
-def _from_outside_in(table: Any) -> Iterator[Mapping[str, Any]]:
-    while isinstance(table, Mapping):
-        yield table
-        table = table.get("method")
-
-
-def _fits(table: Mapping[str, Any], annotation: Any) -> bool:
-    accepted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return isinstance(accepted, (type, types.UnionType)) and issubclass(
-        registry.get(table.get("type", "svi")), accepted
-    )

@@ -10,7 +10,6 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
@@ -23,7 +22,6 @@ from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_width
-from pyrobnn.likelihoods import noise
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
@@ -299,76 +297,34 @@ def _check_types(where: str, table: Any) -> None:
 
 
 _OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]
-_DEFAULT = "default"
-"""In place of a method, what the data and the likelihood call for: its network and its prior come with it."""
-_DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the tables of a spec with "section.key=value" applied: the method, then every other `type`, then the rest.
+    """Return the tables of a spec with "section.key=value" applied: every `type` from outside in, then the rest.
 
-    A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
-    takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
-    section [guide]. The method "default" drops it too, the network and the prior. Other columns of a table bring their
-    own number of inputs, and another likelihood its own number of outputs.
+    Another `type` drops the settings beside it, but for those of any fit; a method that trains no guide drops the
+    section [guide]. Other columns of a table bring their own number of inputs, and another likelihood its own number of
+    outputs.
     """
     changed: dict[str, Any] = copy.deepcopy(dict(tables))
     parsed = [parse_change(text) for text in overrides]
-    for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
-        if keys == ["fit", "type"] and value == _DEFAULT:
-            fit = changed.get("fit", {})
-            changed = {name: table for name, table in changed.items() if name not in ("net", "prior", "guide", "fit")}
-            changed["fit"] = {key: fit[key] for key in OF_ANY_FIT if key in fit}
-            continue
-        is_type = keys == ["fit", "type"] and isinstance(value, str)
-        if is_type and {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
-            changed.pop("guide", None)
-        _assign(changed, keys, value)
-    net, changes = changed.get("net"), [keys for keys, _ in parsed]
-    of_width = {
-        "in_features": any(keys in _OF_COLUMNS for keys in changes),
-        "out_features": any(keys[0] == "likelihood" for keys in changes),
-    }
-    for width in [width for width, is_new in of_width.items() if is_new and ["net", width] not in changes]:
-        if isinstance(net, dict):
-            net.pop(width, None)
+    for (*path, last), value in sorted(parsed, key=lambda item: (item[0][-1] != "type", len(item[0]))):
+        table: Any = changed
+        for key in path:
+            if not isinstance(inner := table.get(key), dict):
+                table[key] = {} if inner is None else {"type": inner}
+            table = table[key]
+        if last == "type" and table.get("type") != value:
+            kept = {key: table[key] for key in OF_ANY_FIT if path == ["fit"] and key in table}
+            table.clear()
+            table.update(kept)
+            if path == ["fit"] and {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
+                changed.pop("guide", None)
+        table[last] = value
+    changes, net = [keys for keys, _ in parsed], changed.get("net")
+    if isinstance(net, dict):
+        if ["net", "in_features"] not in changes and any(keys in _OF_COLUMNS for keys in changes):
+            net.pop("in_features", None)
+        if ["net", "out_features"] not in changes and any(keys[0] == "likelihood" for keys in changes):
+            net.pop("out_features", None)
     return changed
-
-
-def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
-    *path, last = keys
-    table: Any = tables
-    for depth, key in enumerate(path):
-        inner = table.get(key)
-        if not isinstance(inner, dict):
-            of_section = _DEFAULT_TYPES.get(key) if depth == 0 else None
-            kind = inner if isinstance(inner, str) else of_section
-            inner = {} if kind is None else {"type": kind}
-        table[key] = inner
-        table = inner
-    if last == "type" and isinstance(value, str):
-        kept = _retyped(path, table, value)
-        table.clear()
-        table.update(kept)
-    table[last] = value
-
-
-def _is_method(path: list[str]) -> bool:
-    return path[:1] == ["fit"] and set(path[1:]) <= {"method"}
-
-
-def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
-    """Return a table with the options that stay when its type changes."""
-    if _is_method(path):
-        common = {key: table[key] for key in OF_ANY_FIT if key in table}
-        return methods.retyped({key: value for key, value in table.items() if key not in common}, new_type) | common
-    registry = _registry(path)
-    known = {"lr"} if registry is None else fields_of(registry.get(new_type))
-    return {key: value for key, value in table.items() if key in known}
-
-
-def _registry(path: list[str]) -> Registry | None:
-    """Return the registry of the type at a path; None for optimizers and schedules, which keep only `lr`."""
-    if path[:1] == ["likelihood"] and len(path) > 1:
-        return noise.registry
-    return PARTS[path[0]].registry if path and path[0] in PARTS else None
