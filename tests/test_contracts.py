@@ -38,7 +38,6 @@ STEPPED = {
     "dropout": Row(svi(guide=Dropout(0.2, learned=True)), {"prior": "normal"}),
     "learned mixture": Row(svi(), {"prior": bnn.priors.ScaleMixture(learnable=True)}),
     "student, quadrature": Row(svi(kl="quadrature"), {"prior": "student_t"}),
-    "accumulated": Row(svi(batch_size=6, accumulate=2, clip_norm=10.0)),
     "ivon": Row(lambda: bnn.IVON(steps=30, batch_size=8)),
 }
 OTHERS = {

@@ -337,7 +337,7 @@ class _Continuation:
         nan = ignored_warnings("Encountered NaN")  # at rates that are too high
         with running(self._bnn.net, batch_size, self._seed, "continuation"), nan:
             with Work() as work:
-                fit.differentiate(fit.next_batches())
+                fit.differentiate(next(fit.batches))
             seconds = work.seconds(fit.example[0].device.type)
             affordable = max(_FEWEST_CONTINUED_STEPS, int(_CONTINUED_SECONDS / seconds))
             mean, num_steps = start, min(_CONTINUED_STEPS, affordable)

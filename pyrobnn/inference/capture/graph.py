@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from operator import getitem
 from typing import Any
@@ -50,7 +50,6 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         with torch.no_grad(), fast_pyro(), FreshNoise(), plain_operations(), recorder:
             function(*inputs)
         recorder.graph.output(())
-        _take_as_joined(recorder.graph)
         graph = fx.GraphModule(recorder.constants, recorder.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
@@ -167,57 +166,9 @@ class _Recorder(OperationMode):
         return self._num_storages
 
 
-def _take_as_joined(graph: fx.Graph) -> None:
-    """Put the vector that was split in the place of a copy that joins its parts again.
-
-    That is the same where neither is written to while the copy is in use.
-    """
-    nodes = list(graph.nodes)
-    position = {node: index for index, node in enumerate(nodes)}
-    used, written, shown = dict[int, int](), dict[int, int](), dict[View, fx.Node]()
-    for node in nodes:
-        for source in node.all_input_nodes:
-            if "view" in source.meta:
-                used[source.meta["view"].storage] = position[node]
-        for storage in _written_by(node):
-            written.setdefault(storage, position[node])
-        if "view" in node.meta:
-            shown.setdefault(node.meta["view"], node)
-    for node in nodes:
-        if node.target is not torch.ops.aten.cat.default or len(node.meta["view"].size) != 1:
-            continue
-        together = _joined([part.meta["view"] for part in node.args[0]])
-        whole = None if together is None else shown.get(together)
-        storage = node.meta["view"].storage
-        if whole is None or position[whole] > position[node] or storage in written:
-            continue
-        if used.get(storage, 0) < written.get(whole.meta["view"].storage, len(nodes)):
-            node.replace_all_uses_with(whole)
-
-
-def _written_by(node: fx.Node) -> Iterable[int]:
-    if node.op != "call_function" or node.target is getitem or not _writes(node.target):
-        return ()
-    return [source.meta["view"].storage for source in node.all_input_nodes if "view" in source.meta]
-
-
 def _writes(func: Any) -> bool:
     """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
     return func._schema.is_mutable or func is _BATCH_NORM
-
-
-def _joined(parts: list[View]) -> View | None:
-    """Return what vectors that follow one another in a storage show together, or None."""
-    first, total = parts[0], 0
-    for part in parts:
-        is_vector = len(part.size) == 1 and (part.stride == (1,) or part.size == (1,))
-        follows = part.offset == first.offset + total
-        if not (
-            is_vector and follows and part == first._replace(offset=part.offset, size=part.size, stride=part.stride)
-        ):
-            return None
-        total += part.size[0]
-    return first._replace(size=(total,), stride=(1,))
 
 
 def _refuse_values(func: Any, args: Any) -> None:

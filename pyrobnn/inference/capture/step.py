@@ -76,9 +76,8 @@ class CapturedStep:
         batch_size: int | None,
         num_particles: int,
         clip_norm: float | None,
-        accumulate: int,
     ) -> None:
-        first, self._accumulate = replicates[0], accumulate
+        first = replicates[0]
         groups = first.named_groups()
         loss, move = _make_loss(first.objective, num_particles), _make_move(first, groups, clip_norm)
         self._rates, self._group = UPDATES[type(first.optimizer)].rates, first.optimizer.param_groups[0]
@@ -92,9 +91,6 @@ class CapturedStep:
         rates_shape = (len(groups), 1 + len(self._rates(self._group, 1)))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(shape, batch_size, rates_shape, like)
-        if accumulate > 1:
-            training["gradients"] = {name: torch.zeros_like(value) for name, value in training["trained"].items()}
-            self._state["tables"]["is_last"] = like.new_zeros(MAX_BLOCK)
         self._record(loss, move)
         for index, replicate in enumerate(replicates):
             if len(replicates) > 1:
@@ -118,23 +114,12 @@ class CapturedStep:
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
             training, batch = state["training"], (state["data"], row.get("rows", {}), row["kl_weight"])
             gradients, terms = slope(lambda values: loss(values, training["fixed"], *batch), training["trained"])
-            if self._accumulate == 1:
-                _write(training, move(training, gradients, row["rates"]))
-            else:
-                self._write_at_last(move, training, gradients, row)
+            _write(training, move(training, gradients, row["rates"]))
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
             return ()
 
         return step
-
-    def _write_at_last(self, move: Callable[..., Tree], training: Tree, gradients: Tree, row: Tree) -> None:
-        """Add gradients to those of the batches before, and move by their mean if the batch is the last of its step."""
-        before, is_last = training["gradients"], row["is_last"] > 0
-        total = {name: before[name] + gradient / self._accumulate for name, gradient in gradients.items()}
-        none = {name: torch.zeros_like(value) for name, value in total.items()}
-        moved = _where(is_last, move(training, total, row["rates"]), training)
-        _write(training, moved | {"gradients": _where(is_last, none, total)})
 
     def feed(self, batch: Batch) -> None:
         """Put a batch in the place of the data."""
@@ -147,20 +132,18 @@ class CapturedStep:
         They have learning rates (steps, [R,] groups) and factors on the KL (steps, [R]). `rows` has those of each
         mini-batch in turn, (batches, [R,] batch); None for all data.
         """
-        num_steps, each = len(lr), self._accumulate
+        num_steps = len(lr)
         others = torch.from_numpy(np.array([self._rates(self._group, first + k) for k in range(num_steps)], float))
         others = others.view(num_steps, *[1] * (lr.ndim - 1), -1).expand(*lr.shape, -1)
         table = {
-            "rates": torch.cat([lr[..., None], others], -1).repeat_interleave(each, 0),
-            "kl_weight": kl_weight.repeat_interleave(each, 0),
-            "is_last": (torch.arange(num_steps * each) % each == each - 1).double(),
+            "rates": torch.cat([lr[..., None], others], -1),
+            "kl_weight": kl_weight,
         } | ({} if rows is None else {"rows": rows})
-        starts = range(0, num_steps * each, MAX_BLOCK)
+        starts = range(0, num_steps, MAX_BLOCK)
         parts = [
             self._run({name: values[start : start + MAX_BLOCK] for name, values in table.items()}) for start in starts
         ]
-        terms = torch.cat(parts)
-        return terms if each == 1 else terms.unflatten(0, (num_steps, each)).mean(1)
+        return torch.cat(parts)
 
     def _run(self, table: dict[str, Tensor]) -> Tensor:
         """Run the graph for each row of the tables, at most `MAX_BLOCK`, and return the terms."""
@@ -181,14 +164,6 @@ def _write(tree: Tree, new: Tree) -> None:
             _write(tree[key], value)
         else:
             tree[key].copy_(value)
-
-
-def _where(condition: Tensor, new: Tree, old: Tree) -> Tree:
-    """Return new values where the condition holds, and else the old ones in their place."""
-    return {
-        key: _where(condition, value, old[key]) if isinstance(value, dict) else torch.where(condition, value, old[key])
-        for key, value in new.items()
-    }
 
 
 def _make_loss(objective: Objective, num_particles: int) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -207,7 +207,7 @@ def _factor(source: Source, walk: SVI) -> float:
         return 1.0
     weights = source.data.weights if isinstance(source.data, Data) else None
     mean_weight = 1.0 if weights is None else float(weights.square().sum() / weights.sum())
-    return _WINDOW * walk.accumulate * size / (source.num_data - size) / mean_weight
+    return _WINDOW * size / (source.num_data - size) / mean_weight
 
 
 def _rate(mode: Posterior, source: Source, momentum: float) -> float:

@@ -51,8 +51,6 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
             "guide.", and of parameters of the model, such as "likelihood.scale_unconstrained".
         batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
             the network has more than 40,000 weights, and 128 of more.
-        accumulate: batches whose gradients are averaged for each step, so that a step sees `accumulate` times
-            `batch_size` examples in the memory of one batch. Each has its own noise.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine from
             `lr` to 0 in each cycle of a fit that ends by itself.
@@ -84,7 +82,6 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     tolerance: Positive | None = None
     lr: Rates = 0.01
     batch_size: Count | Literal["all"] | None = None
-    accumulate: Count = 1
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
@@ -152,7 +149,7 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     def length(self, batches_per_epoch: int) -> Length:
         """Return the numbers of steps of a fit, for an epoch of that many batches."""
         if not self.ends_by_itself:
-            steps = self.steps if self.epochs is None else -(-self.epochs * batches_per_epoch // self.accumulate)
+            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
             return Length(steps, steps, steps)  # type: ignore[arg-type]
         usual = limits.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else limits.USUAL_STEPS
         return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, limits.FIRST_CYCLE))

@@ -39,8 +39,6 @@ class Captured:
             if all(a is b for batch in data for a, b in zip(batch, data[0], strict=True)):
                 data = data[:1]
         else:
-            if first.method.accumulate > 1:
-                raise NotCapturable("gradients are accumulated over batches that are not in memory")
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in tree_leaves(data[0])]
         replicates = [
@@ -55,7 +53,6 @@ class Captured:
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
                 clip_norm=first.method.clip_norm,
-                accumulate=first.method.accumulate,
             )
 
     def advance(self, num_steps: int) -> Tensor:
@@ -64,9 +61,9 @@ class Captured:
         return self._advance(num_steps)
 
     def _advance(self, num_steps: int) -> Tensor:
-        done, num_batches = self._fits[0].done, num_steps * self._fits[0].method.accumulate
+        done = self._fits[0].done
         factors = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).transpose(0, 1)
-        rows = [fit.batches.rows(num_batches) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
+        rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:
             factors, chosen = factors[:, 0], None if chosen is None else chosen[:, 0]
@@ -79,7 +76,7 @@ class Captured:
             self.step.feed(batch)
             return self._advance(1)
         fit.count_steps()
-        return fit.step([batch])[None]
+        return fit.step(batch)[None]
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:

@@ -153,12 +153,12 @@ class ConvergenceRule:
 
     def _missed(self, values: list[Tensor]) -> float:
         """Return the nats that Adam gains from some values at a usual rate, after which all is put back."""
-        batches, parameters = [*self._fit.next_batches()], self._fit.parameters
+        batch, parameters = next(self._fit.batches), self._fit.parameters
         buffers = [*self._fit.trained.buffers()]
 
         def objective() -> float:
             with seeded(0, "probe"):
-                terms = torch.stack([self._fit.evaluate(batch) for batch in batches * _FEWEST_BLOCKS])
+                terms = torch.stack([self._fit.evaluate(batch) for _ in range(_FEWEST_BLOCKS)])
             return float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
 
         optimizer, kept = torch.optim.Adam(parameters, lr=_PROBE_RATE), cloned(buffers)
@@ -166,7 +166,7 @@ class ConvergenceRule:
         before = objective()
         with seeded(0, "steps"):
             for _ in range(_PROBE_STEPS):
-                self._fit.differentiate(batches)
+                self._fit.differentiate(batch)
                 optimizer.step()
         gain = objective() - before
         optimizer.zero_grad()

@@ -25,7 +25,7 @@ from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_v
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
 
-_STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
+_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
 _LBFGS_ITERATIONS = 1000
 _ADAM_STEPS = (500, 1000, 2000)
@@ -199,7 +199,7 @@ class _Descent:
 
     def _eager(self) -> Tensor:
         """Return them, and the gradient of their sum, by Pyro's ELBO."""
-        log_likelihood, kl = self._fit.differentiate([self._batch]).detach()
+        log_likelihood, kl = self._fit.differentiate(self._batch).detach()
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._tensors.values())
         return joined([-log_likelihood, self._weight * kl, *gradients])
 

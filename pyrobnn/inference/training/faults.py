@@ -17,31 +17,14 @@ def explain(fit: TrainingState, num_steps: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro warns of NaN, which is looked for here
         for _ in range(num_steps):
-            seen: list[tuple[Any, Batch]] = []
-            terms = fit.differentiate(_noted(fit, seen))
-            if not _is_finite(fit, terms):
-                return next(_findings_in(fit, seen), "no single site is to blame")
+            noise, batch = random_state(), next(fit.batches)
+            if not _is_finite(fit, fit.differentiate(batch)):
+                set_random_state(noise)
+                return next(_findings(fit, batch), "no single site is to blame")
             fit.update()
     if not fit.is_finite():
         return "the update of the optimiser is not finite, though the gradient is"
     return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
-
-
-def _noted(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[Batch]:
-    """Yield the batches of the next step, and note each with the random state of its noise."""
-    for batch in fit.next_batches():
-        seen.append((random_state(), batch))
-        yield batch
-
-
-def _findings_in(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[str]:
-    """Yield what is not finite in the first faulty batch of a step; each has the random state of its noise."""
-    for noise, batch in seen:
-        set_random_state(noise)
-        if not _is_finite(fit, fit.differentiate([batch])):
-            set_random_state(noise)
-            yield from _findings(fit, batch)
-            return
 
 
 def _is_finite(fit: TrainingState, terms: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -39,7 +39,6 @@ class StochasticMethod(Protocol):
     max_steps: int
     lr: float | Mapping[str, float]
     batch_size: int | Literal["all"] | None
-    accumulate: int
     schedule: Any
     num_particles: int
     kl: KL
@@ -125,15 +124,11 @@ class TrainingState:
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
-        return torch.stack([self.step(self.next_batches()) for _ in range(num_steps)])
+        return torch.stack([self.step(next(self.batches)) for _ in range(num_steps)])
 
-    def next_batches(self) -> Iterator[Batch]:
-        """Yield the batches of the next step."""
-        return (next(self.batches) for _ in range(self.method.accumulate))
-
-    def step(self, batches: Iterable[Batch]) -> Tensor:
-        """Do a step on batches and return their mean log-likelihood and KL, (2,)."""
-        terms = self.differentiate(batches)
+    def step(self, batch: Batch) -> Tensor:
+        """Do a step on a batch and return its log-likelihood and KL, (2,)."""
+        terms = self.differentiate(batch)
         self.update()
         return terms
 
@@ -152,22 +147,15 @@ class TrainingState:
             group["lr"] = rate
         self._move_on()
 
-    def differentiate(self, batches: Iterable[Batch]) -> Tensor:
-        """Compute the gradients, averaged over batches, and return the mean log-likelihood and KL, (2,)."""
+    def differentiate(self, batch: Batch) -> Tensor:
+        """Compute the gradients for a batch and return its log-likelihood and KL, (2,)."""
         for parameter in self.parameters:
             parameter.grad = None
-        each = []
-        for batch in batches:
-            with WeightLatents(self.method.kl_weight(self.done)):
-                loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
-            loss.backward()
-            each.append(torch.stack([self._elbo.log_likelihood, self._elbo.kl]))
+        with WeightLatents(self.method.kl_weight(self.done)):
+            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        loss.backward()
         self.moved = [p for p in self.parameters if p.grad is not None]
-        gradients = [p.grad for p in self.moved if p.grad is not None]
-        if len(each) > 1:
-            for gradient in gradients:
-                gradient.div_(len(each))
-        return each[0] if len(each) == 1 else torch.stack(each).mean(0)
+        return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
 
     def evaluate(self, batch: Batch) -> Tensor:
         """Return log-likelihood and KL for a batch, (2,), without gradients."""
