@@ -16,7 +16,7 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, kept_of, stopped_cleanly
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder
-from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
+from pyrobnn.runs.spec_files import command_of, first_line, in_full, left_out, sections_of, target_of
 from pyrobnn.tables.files import ENDINGS, check_names, ending
 
 _OF_PREDICTIONS = ("", ".csv", ".txt")
@@ -129,29 +129,22 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target)
     line = first_line(tables, changes)
-    if not_of_data(changes):
-        _spec(tables, changes)
     check_new_run(folder, overwrite=overwrite)
     typer.echo(printable(line))
-    changes, lines = check_values(tables, changes, is_own=bool(ending(source)))
+    made, lines = left_out(tables, changes) if ending(source) else ([], [])
     typer.echo(printable("\n".join(lines)), nl=bool(lines))
     with stopped_cleanly(lambda: kept_of(folder)):
         with waiting(_LOADING):
             from pyrobnn.runs.run import run
+            from pyrobnn.runs.spec import RunSpec, apply_overrides
 
-        result = run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
+        spec = RunSpec.from_dict(apply_overrides(tables, (*changes, *made)))
+        result = run(spec, folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
     _show(result)
 
 
 def _say_how(prepared: Any) -> None:
     typer.echo(printable("\n".join([*prepared.dataset.notes, *prepared.dataset.doubts, prepared.sentence])))
-
-
-def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
-    with waiting(_LOADING):
-        from pyrobnn.runs.spec import RunSpec, apply_overrides
-
-    return RunSpec.from_dict(apply_overrides(tables, changes))
 
 
 def _show(result: Any) -> None:

@@ -270,10 +270,16 @@ TABLE_ERRORS = {
     "two files": (("my.csv", "b.csv"), "takes one spec file, or a table and its target, got also 'b.csv'"),
     "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
     "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
-    "no target in any row": (("none.csv", "--target", "y"), "Target column 'y' has no value in any row"),
     "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
     "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
     "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),
+    "taken": (("my.csv", "--target", "y", "--out", "."), "exists already"),
+    "no spec": (("none.toml",), "spec file none.toml cannot be read"),
+}
+
+
+VALUE_ERRORS = {
+    "no target in any row": (("none.csv", "--target", "y"), "Target column 'y' has no value in any row"),
     "many names": (("street.csv", "--target", "y"), "'street' holds 39 different texts in 40 rows, such as 'p0'"),
     "in full": (
         ("street.csv", "--target", "y", "--drop", "a", "--out", "runs/my run", "--overwrite"),
@@ -281,20 +287,18 @@ TABLE_ERRORS = {
         "  pyrobnn fit street.csv --target y --drop a --out 'runs/my run' --overwrite --set data.id=street\n",
     ),
     "all in full": (("two.csv", "y", "--drop", "a"), "To mend all of it:\n  pyrobnn fit two.csv --target y --drop a"),
-    "taken": (("my.csv", "--target", "y", "--out", "."), "exists already"),
-    "no spec": (("none.toml",), "spec file none.toml cannot be read"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "message"), TABLE_ERRORS.values(), ids=TABLE_ERRORS.keys())
-def test_mistakes_in_a_table_are_named_before_torch_is_imported(arguments, message, here, monkeypatch):
+@pytest.mark.parametrize(("arguments", "message"), [*TABLE_ERRORS.values(), *VALUE_ERRORS.values()])
+def test_mistakes_in_a_table_are_named_those_of_names_before_torch_is_imported(arguments, message, here, monkeypatch):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
     frame = pd.read_csv("my.csv").assign(name=1, street=[*(f"p{i}" for i in range(39)), "p0"])
     frame.to_csv("street.csv", index=False)
     frame.assign(y="").to_csv("none.csv", index=False)
     frame.assign(**{"the owner": frame["street"]}).to_csv("two.csv", index=False)
-    monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
-    monkeypatch.setitem(sys.modules, "pyrobnn.runs.spec", None)
+    for module in ("pyrobnn.runs.run", "pyrobnn.runs.spec") if (arguments, message) in TABLE_ERRORS.values() else ():
+        monkeypatch.setitem(sys.modules, module, None)  # importing it fails
     done = invoke("fit", *arguments)
     assert (done.exit_code, message in done.stderr) == (2, True), done.output
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from pyrobnn._core.errors import InputError, counted, printable
+from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.settings import leaves
-from pyrobnn.diagnostics.diagnosis import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
@@ -28,7 +26,6 @@ _INNER_METHOD = "fit.method."
 _DERIVED_SETTINGS = ("net.in_features", "net.out_features")
 """Settings that follow from the columns and the likelihood."""
 _SMALLEST_SHOWN_P = 1e-4
-_AHEAD_ERRORS = 2
 _BETTER_ERRORS = 3
 
 
@@ -37,8 +34,7 @@ class Comparison:
     """Runs that were scored on the same examples.
 
     `best` has the highest log score, and `differences` the comparison of each other run with it. `specs` are types, and
-    settings of all their types, in which the runs differ. `too_few` says which examples of classes are too few to say
-    that a run is better.
+    settings of all their types, in which the runs differ.
     """
 
     best: str
@@ -46,7 +42,6 @@ class Comparison:
     differences: dict[str, "DataFrame"]
     specs: dict[str, dict[str, Any]]
     num_test: int
-    too_few: str = ""
 
     @property
     def verdict(self) -> str:
@@ -57,17 +52,15 @@ class Comparison:
         """
         rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
         apart = {key: abs(row["difference"]) / row["stderr"] if row["stderr"] > 0 else 0.0 for key, row in rows.items()}
-        near = [name for name, errors in apart.items() if errors < _AHEAD_ERRORS]
-        far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _BETTER_ERRORS}
-        ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
+        near = [name for name, errors in apart.items() if errors < _BETTER_ERRORS]
+        far = {name: errors for name, errors in apart.items() if name not in near}
         told = [
             near
-            and f"{' and '.join(near)} cannot be told apart from {self.best}: less than {_AHEAD_ERRORS} standard "
+            and f"{' and '.join(near)} cannot be told apart from {self.best}: less than {_BETTER_ERRORS} standard "
             "errors between them.",
-            far and f"{self.best} is better than {_by(far)}.",
-            ahead
-            and f"{self.best} is ahead of {_by(ahead)}. "
-            f"This may be chance: {self.too_few or f'{_BETTER_ERRORS} or more are clear'}.",
+            far
+            and f"{self.best} is better than {' and '.join(far)}, by {min(far.values()):.1f} standard errors"
+            f"{' or more' if len(far) > 1 else ''}.",
         ]
         return f"By log score {' '.join(sentence for sentence in told if sentence)}"
 
@@ -93,12 +86,6 @@ def _cells(row: Any) -> tuple[str, str]:
     return plus_minus(row["difference"], row["stderr"], "+"), "–" if math.isnan(row["p_value"]) else p_value
 
 
-def _by(apart: Mapping[str, float]) -> str:
-    """Return names of runs, and by how many standard errors, at least, another is better."""
-    more = " or more" if len(apart) > 1 else ""
-    return f"{' and '.join(apart)}, by {min(apart.values()):.1f} standard errors{more}"
-
-
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     """Score two or more runs of the same data and split on their test part, and compare them example by example."""
     folders = [run_folder(path) for path in run_dirs]
@@ -122,20 +109,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     best = max(names, key=lambda name: scores[name]["log_likelihood"].value)
     others = [name for name in names if name != best]
     differences = {name: compare_scores(predictions[name], predictions[best], test.y) for name in others}
-    is_of_classes = predictions[best].is_classification and test.y.ndim == 1
-    too_few = _too_few(test.y, prepared[names[0]].dataset.class_names) if is_of_classes else ""
-    return Comparison(best, scores, differences, unlike, len(test), too_few)
-
-
-def _too_few(labels: Tensor, class_names: Sequence[str]) -> str:
-    """Say which labels are too few, (N,): all but those of the most frequent class."""
-    kinds, counts = labels.unique(return_counts=True)
-    most = int(kinds[counts.argmax()])
-    few = len(labels) - int(counts.max())
-    if few >= TOO_FEW:
-        return ""
-    name = repr(class_names[most]) if class_names else str(most)
-    return f"{counted(few, 'example')} of other classes than {name} are too few"
+    return Comparison(best, scores, differences, unlike, len(test))
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,10 @@ _ALL_ROWS_FOLDER = "all_rows"
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
     """Return versions, commit, seed, data, device and time of a run, and the data's properties for prediction."""
-    dataset, data, y = prepared.dataset, prepared.dataset.data, prepared.train.y
-    is_of_numbers = dataset.task == "regression" and y.ndim == 1
+    dataset, data = prepared.dataset, prepared.dataset.data
     return {
         "pyrobnn": pyrobnn.__version__,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "seed": prepared.spec.fit.seed,
@@ -48,7 +47,6 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
             "licence": dataset.licence,
             "feature_names": list(data.feature_names),
             "target_name": data.target_name,
-            "target_range": [float(y.min()), float(y.max())] if is_of_numbers else None,
             "class_names": list(dataset.class_names),
             "encoder": dataset.encoder,
         },
@@ -101,10 +99,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

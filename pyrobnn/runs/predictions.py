@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,12 +17,8 @@ from pyrobnn.runs.files import folder_for_new_rows, predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 
-_SHOWN_DIGITS = 6
-"""Significant digits of numbers, and decimals of probabilities."""
-_FAR_RANGES = 10.0
-"""Ranges of the targets that were learned, by which a mean beyond them counts as far."""
-_SHOWN_DIGITS_OF_SPREAD = 4
-"""Digits of a standard deviation that a mean and the ends of an interval show."""
+_DECIMALS = 6
+"""Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
 
 
 def predict_table(
@@ -34,8 +30,8 @@ def predict_table(
         run_dir: a run folder.
         table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
             category, or without a value, is predicted as a mixture over values that are drawn given the others.
-        on_note: called with a line on each assumption about the file, on each column with values outside of what was
-            learned, and on rows whose mean lies far beyond all targets that were learned.
+        on_note: called with a line on each assumption about the file, and on each column with values outside of what
+            was learned.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
@@ -58,24 +54,8 @@ def predict_table(
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]
-    if on_note is not None and (line := _far_line(frame, data.get("target_range"))):
-        on_note(line)
     frame.insert(0, f"{name}_id" if name in frame else name or "row", names)
     return frame
-
-
-def _far_line(frame: pd.DataFrame, learned: Sequence[float] | None) -> str:
-    """Return a line on the rows whose mean is far from every target that was learned, if there are any."""
-    if learned is None:
-        return ""
-    (low, high), mean = learned, frame["mean"]
-    far = mean[(mean > high + _FAR_RANGES * (high - low)) | (mean < low - _FAR_RANGES * (high - low))]
-    if far.empty:
-        return ""
-    return (
-        f"mean: {counted(len(far), 'row')} beyond the targets in training, {low:g} to {high:g}, by more than "
-        f"{_FAR_RANGES:g} times their range, such as {far.iloc[0]:.3g} in row {far.index[0] + 1}: do not use these"
-    )
 
 
 def write_predictions(predictions: pd.DataFrame, out: Path) -> None:
@@ -86,24 +66,9 @@ def write_predictions(predictions: pd.DataFrame, out: Path) -> None:
 
 
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a result of `predict_table` with the digits that a reader needs.
-
-    Numbers have six significant digits; means, medians and intervals more where four digits of the standard deviation
-    need them. Probabilities and what follows from them have six decimals.
-    """
-    _, *others = predictions.columns
-    numbers = [name for name in others if predictions[name].dtype.kind == "f"]
-    if "std" not in predictions:
-        return predictions.assign(**{name: predictions[name].round(_SHOWN_DIGITS) + 0.0 for name in numbers})
-    of_spread = [_decimals(value, _SHOWN_DIGITS_OF_SPREAD) for value in predictions["std"]]
-    made: dict[str, list[float]] = {}
-    for name in numbers:
-        least = of_spread if name in ("median", "mean", "lower_95", "upper_95") else [0] * len(predictions)
-        pairs = zip(predictions[name].tolist(), least, strict=True)
-        made[name] = [round(value, max(_decimals(value, _SHOWN_DIGITS), decimals)) for value, decimals in pairs]
-    return predictions.assign(**made)
-
-
-def _decimals(value: float, digits: int) -> int:
-    """Return the decimals, below 0 for tens and hundreds, that show so many significant digits of a number."""
-    return digits - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    """Return a result of `predict_table` with the decimals that a reader needs, the same in all of its columns."""
+    spread = predictions["std"] if "std" in predictions else pd.Series(dtype=float)
+    spread = spread[(spread > 0) & (spread < math.inf)]
+    decimals = _DECIMALS if spread.empty else 4 - math.floor(math.log10(spread.min()))
+    numbers = predictions.iloc[:, 1:].select_dtypes("float")
+    return predictions.assign(**(numbers.round(decimals) + 0.0))

@@ -36,8 +36,6 @@ from pyrobnn.verdict.finding import Finding
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
-_REPLACES_MARK = "replaces"
-"""Mark of an unfinished run that will replace an earlier run."""
 _MOST_ROWS_OF_A_SECOND_FIT = 2000
 """On 60, 150, 400 and 1,000 rows of Friedman's function (1991) a fit to all has 0.59, 0.92, 0.99 and 0.99 times the
 error of a fit to the training part, and takes 1 to 7 s."""
@@ -104,7 +102,7 @@ def run(
     if on_prepared is not None:
         on_prepared(prepared)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
-    return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+    return _run(prepared, path, started, progress=progress)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
@@ -112,10 +110,9 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
     path, unfinished = Path(run_dir), unfinished_folder(run_dir)
     started = time.perf_counter()
     if (unfinished / "spec.toml").is_file():
-        overwrite = (unfinished / _REPLACES_MARK).exists()
-        check_free(path, is_run_folder if overwrite else None)
+        check_free(path, is_run_folder)
         prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
-        return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+        return _run(prepared, path, started, progress=progress)
     if not is_run_folder(path):
         raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
     if is_complete(path):
@@ -125,9 +122,8 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
     return _judge(prepared, load(path / "posterior"), path, manifest, progress=progress)
 
 
-def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
-    replaces = is_run_folder if overwrite else None
-    with new_folder(path, replaces=replaces) as folder, _unfinished(prepared, path, overwrite=overwrite) as checkpoint:
+def _run(prepared: Prepared, path: Path, started: float, *, progress: bool) -> RunResult:
+    with new_folder(path, replaces=is_run_folder) as folder, _unfinished(prepared, path) as checkpoint:
         posterior = _fit(prepared, checkpoint, progress=progress)
         manifest = make_manifest(prepared, posterior.members[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
@@ -139,7 +135,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
 
 
 @contextmanager
-def _unfinished(prepared: Prepared, path: Path, *, overwrite: bool) -> Iterator[Path | None]:
+def _unfinished(prepared: Prepared, path: Path) -> Iterator[Path | None]:
     """Yield a folder for spec and checkpoints; None for a method that keeps none.
 
     After an error it stays if the fit can go on from a checkpoint, and a note says how.
@@ -150,8 +146,6 @@ def _unfinished(prepared: Prepared, path: Path, *, overwrite: bool) -> Iterator[
         if keeps:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-        if keeps and overwrite and path.exists():
-            (folder / _REPLACES_MARK).touch()
         yield folder if keeps else None
     except BaseException as error:
         if isinstance(error, FloatingPointError) or not any(folder.glob("*.safetensors")):

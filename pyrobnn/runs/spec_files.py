@@ -16,8 +16,8 @@ from pyrobnn._core.errors import InputError, counted, did_you_mean, listed
 from pyrobnn._core.remedies import options, options_in
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.cells import NAMELESS, teaches_nothing
-from pyrobnn.tables.files import ENDINGS, Sheet, check_names, column_names, ending, looks_like_data, read_sheet
-from pyrobnn.tables.reading import Task, read_table
+from pyrobnn.tables.files import ENDINGS, check_names, column_names, ending, looks_like_data, read_sheet
+from pyrobnn.tables.reading import Task
 
 if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset
@@ -239,7 +239,7 @@ def _keys(text: str) -> list[str]:
 def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
     """Say which data are to be fitted, after the checks of a changed spec and its file that take no time."""
     data = _section("data", tables, changes)
-    if not _is_table(data):
+    if "path" not in data or "target" not in data:
         return f"Data set {data['name']}." if "name" in data else "Reading the spec."
     section = data_section(data)
     names = [data["target"], *section.drop, *([] if section.id is None else [section.id])]
@@ -256,44 +256,13 @@ def data_section(table: Mapping[str, Any]) -> DataSpec:
         raise InputError("[data] " + str(error).removeprefix("DataSpec: ").removeprefix("[data] ")) from None
 
 
-def not_of_data(changes: Sequence[str]) -> bool:
-    """Return whether changes reach sections that only torch and the parts can check."""
-    return any(parse_change(text)[0][0] != "data" for text in changes)
+def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return changes that leave out columns of a user's own table that teach nothing, and a line on each.
 
-
-def check_values(
-    tables: Mapping[str, Any], changes: Sequence[str], *, is_own: bool
-) -> tuple[tuple[str, ...], list[str]]:
-    """Refuse a table with unusable values; return the changes, with those that leave out columns, and a line on each.
-
-    Where a likelihood may decide the task, the values are checked with the spec, when parts are known. `is_own` says
-    that a user gave the table itself, and no spec: columns that teach nothing are then left out.
+    The first texts name the rows.
     """
-    data = _section("data", tables, changes)
-    if not _is_table(data):
-        return (*changes,), []
-    known, path = data_section(data), Path(data["path"])
-    sheet = read_sheet(path)
-    made, lines = _left_out(sheet, known) if is_own else ([], [])
-    changes = (*changes, *made)
     known = data_section(_section("data", tables, changes))
-    likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
-    if not (likelihood and known.task is None):
-        table = read_table(
-            path,
-            data["target"],
-            sheet=sheet,
-            task=known.task,
-            id_column=known.id,
-            drop=known.drop,
-            missing=known.missing,
-        )
-        check_rows(len(table.target.values), data["path"])
-    return changes, lines
-
-
-def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
-    """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
+    sheet = read_sheet(Path(str(known.path)))
     if known.missing == "impute" and sheet.frame[known.target].notna().any():  # rows without a target are left out
         sheet = dataclasses.replace(sheet, frame=sheet.frame.dropna(subset=[known.target]))
     others = [name for name in map(str, sheet.frame) if name not in (known.target, known.id, *known.drop)]
@@ -322,7 +291,3 @@ def _section(name: str, tables: Mapping[str, Any], changes: Sequence[str]) -> di
     check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
     given = tables[name] if isinstance(tables.get(name), dict) else {}
     return given | {keys[1]: value for keys, value in parsed if keys[0] == name and len(keys) == 2}
-
-
-def _is_table(data: Mapping[str, Any]) -> bool:
-    return isinstance(data.get("path"), str) and isinstance(data.get("target"), str)
