@@ -144,10 +144,10 @@ def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("step", ["make_manifest", "save"])
+@pytest.mark.parametrize("step", ["make_manifest", "save_posterior"])
 def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(f"pyrobnn.runs.run.{step}", failing(error))
+        patch.setattr(f"pyrobnn.runs.files.{step}", failing(error))
         with pytest.raises(type(error)) as caught:
             run(spec_of(), tmp_path / "r", progress=False)
     assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]

@@ -64,10 +64,14 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def write_rows(imputer: Imputer | None, folder: Path) -> None:
-    """Write the rows, if there are any."""
+def write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> dict[str, Any]:
+    """Write manifest, posterior, and the rows from which missing values are drawn; return the manifest."""
+    manifest, imputer = make_manifest(prepared, posterior.members[0], seconds), prepared.dataset.imputer
+    write_json(place / "manifest.json", manifest)
+    save_posterior(posterior, place / "posterior")
     if imputer is not None:
-        (folder / _ROWS_FILE).write_bytes(save({"rows": imputer.rows}))
+        (place / _ROWS_FILE).write_bytes(save({"rows": imputer.rows}))
+    return manifest
 
 
 def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
@@ -82,9 +86,7 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
 def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write the fit into a run folder, whole or not at all."""
     with new_folder(folder / _ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
-        write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
-        save_posterior(posterior, place / "posterior")
-        write_rows(prepared.dataset.imputer, place)
+        write_fit(place, prepared, posterior, seconds)
 
 
 def folder_for_new_rows(folder: Path) -> Path:

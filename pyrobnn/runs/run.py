@@ -26,11 +26,10 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.files import make_manifest, write_all_rows, write_json, write_rows
+from pyrobnn.runs.files import write_all_rows, write_fit, write_json
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
-from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.finding import Finding
 
@@ -125,11 +124,8 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool) -> RunResult:
     with new_folder(path, replaces=is_run_folder) as folder, _unfinished(prepared, path) as checkpoint:
         posterior = _fit(prepared, checkpoint, progress=progress)
-        manifest = make_manifest(prepared, posterior.members[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-        write_json(folder / "manifest.json", manifest)
-        save(posterior, folder / "posterior")
-        write_rows(prepared.dataset.imputer, folder)
+        manifest = write_fit(folder, prepared, posterior, time.perf_counter() - started)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _judge(prepared, posterior, path, manifest, progress=progress)
 

@@ -278,22 +278,11 @@ def _read(name: str, table: Any) -> Any:
         raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
     if isinstance(table, dict) and name == "net":
         table = {"type": "mlp"} | table
-    _check_types(name, table)
     try:
         return read(table)
     except InputError as error:
         message = str(error).removeprefix(f"{name.capitalize()}Spec: ")
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
-
-
-def _check_types(where: str, table: Any) -> None:
-    """Refuse a `type` that is not a name, at any depth."""
-    if not isinstance(table, dict):
-        return
-    if not isinstance(table.get("type", ""), str):
-        raise InputError(f"[{where}] `type` must be a name, got {table['type']!r}.")
-    for key, inner in table.items():
-        _check_types(f"{where}.{key}", inner)
 
 
 _OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]

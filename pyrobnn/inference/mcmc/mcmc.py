@@ -1,10 +1,9 @@
 """Markov chain Monte Carlo with gradients of all data, as methods for `fit`: NUTS and HMC on Pyro's kernels."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -39,11 +38,6 @@ class Hamiltonian(ChainMethod):
 
     warmup: int
     full_mass: bool
-
-    def bounded(self, steps: int) -> Any:
-        """Return the method with at most so many transitions in each chain, half of them to warm up."""
-        half, of_any = math.ceil(steps / 2), cast(Any, self)
-        return dataclasses.replace(of_any, warmup=min(half, self.warmup), num_draws=min(half, self.num_draws))
 
     @property
     def num_kept(self) -> int:

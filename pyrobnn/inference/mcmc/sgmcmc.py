@@ -1,17 +1,16 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._core.errors import warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
@@ -28,15 +27,6 @@ _SHARE = 0.2
 """Step size, in the smallest variance of the posterior as its largest curvature tells."""
 _DAMPING = 0.1
 """Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
-_FEWEST_BURNT = 1000
-_MOST_BURNT = 40_000
-_RELAXATIONS = 10
-"""Least length of a burn-in in times in which momenta are forgotten."""
-_COMPARED_PARTS = 10
-_COMPARISON_FACTOR = 1.5
-_ERRORS_OF_A_TREND = 3.5
-_FEWEST_COMPARED = 100
-"""Fewest draws of a chain for a test of their trend."""
 
 
 class ChainState(NamedTuple):
@@ -72,31 +62,23 @@ class StochasticGradient(ChainMethod):
         """Return where a step leads, by the gradient of the log density of each chain, (C, P)."""
         raise NotImplementedError
 
-    def _least_burn_in(self, smallest_variance: float) -> int:
-        """Return the number of steps before the first draw; of a burn-in of open length, the fewest."""
-        if self.burn_in is not None:
-            return self.burn_in
-        friction = self.friction_of(smallest_variance)
-        size = self.usual_step_size(smallest_variance) if self.step_size is None else self.step_size
-        relaxed = 0 if friction is None else math.ceil(_RELAXATIONS / (friction * size))
-        return min(_MOST_BURNT, max(_FEWEST_BURNT, relaxed))
+    @property
+    def burnt(self) -> int:
+        """The number of steps before the first draw."""
+        return self.num_draws * self.thinning if self.burn_in is None else self.burn_in
 
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains side by side, each on separate mini-batches; all chains share the batches of a DataLoader."""
         name = type(self).__name__
         if run.engine == "captured":
             warn_user(f"The chains run eagerly: {name} has no captured form.")
-        walk, draws, densities = _Walk(self, target, run.seed), list[Tensor](), list[Tensor]()
+        walk, draws = _Walk(self, target, run.seed), list[Tensor]()
         with seeded(run.seed, "transitions"), progress_bar(total=walk.num_steps, shown=run.progress, desc=name) as bar:
             walk.draw_momenta()
             while walk.step < walk.num_steps:
-                density = walk.advance()
-                after = walk.step - walk.burnt
-                if after <= 0:
-                    walk.densities.append(density)
-                elif after % self.thinning == 0:
+                walk.advance()
+                if walk.step > self.burnt and (walk.step - self.burnt) % self.thinning == 0:
                     draws.append(walk.state.place)
-                    densities.append(density)
                 if walk.step % _STEPS_BETWEEN_LOOKS == 0 or walk.step == walk.num_steps:
                     finite = walk.state.place.isfinite().all(1)
                     if not bool(finite.all()):
@@ -105,13 +87,8 @@ class StochasticGradient(ChainMethod):
                             f"{walk.step}: give a smaller `step_size`, or standardise the data."
                         )
                     bar.update(walk.step - bar.n)
-                if walk.has_burnt():
-                    bar.total = walk.num_steps
-        burnt = walk.burnt
-        if self.num_draws >= _FEWEST_COMPARED and _trends(densities):
-            _tell_of_trend(name, burnt)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = walk.rates[burnt + self.thinning - 1 : walk.step : self.thinning].expand(self.num_chains, -1)
+        kept = walk.rates[self.burnt + self.thinning - 1 :: self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, walk.step)
 
@@ -151,8 +128,7 @@ class SGLD(StochasticGradient):
         step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance, the
             inverse of the largest curvature of the log density at the chains along the burn-in.
         num_draws: draws kept of each chain.
-        burn_in: steps before them. None for at least 1000, and then until the log density has no trend, or 40,000;
-            with `schedule` for the least number.
+        burn_in: steps before them. None for as many as follow, `num_draws` times `thinning`.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
         batch_size: examples in a mini-batch, or "all" for all of them at every step.
@@ -189,8 +165,7 @@ class SGHMC(StochasticGradient):
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
         friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 if a step
             size is given.
-        burn_in: as in `SGLD`, of at least 10 / (a e) steps, 5000 if neither is given.
-        num_draws, thinning, num_chains, batch_size, schedule, temperature, init: as in `SGLD`.
+        num_draws, burn_in, thinning, num_chains, batch_size, schedule, temperature, init: as in `SGLD`.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
@@ -217,10 +192,7 @@ class SGHMC(StochasticGradient):
 
 
 class _Walk:
-    """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature.
-
-    The burn-in ends after `burnt` steps if no look at the log `densities` of its steps ends it before.
-    """
+    """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature."""
 
     def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
         streams = method._streams(target, seed)
@@ -231,45 +203,27 @@ class _Walk:
         points = target.starts(method.num_chains, evaluate)
         self._potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
         self._first, self._evaluate = first, evaluate
-        self._is_open, self._next_look = method.burn_in is None and method.schedule is None, method._least_burn_in(1.0)
-        self.burnt, self.step = _MOST_BURNT if self._is_open else self._next_look, 0
-        self.densities: list[Tensor] = []
+        self.step, self.num_steps = 0, method.burnt + method.num_draws * method.thinning
         self._relative = method._rates(self.num_steps).to(points.device)
         self.rates, self.smallest_variance = self._relative.clone(), 1.0
         self._curvatures: list[float] = []
         self.state = ChainState(points, torch.empty(0))
-
-    @property
-    def num_steps(self) -> int:
-        """The number of steps to the last draw, as long as the burn-in may still take."""
-        return self.burnt + self._method.num_draws * self._method.thinning
 
     def draw_momenta(self) -> None:
         """Give chains momenta, under a method that has any."""
         if self._method.friction_of(1.0) is not None:
             self.state = ChainState(self.state.place, torch.randn_like(self.state.place))
 
-    def advance(self) -> Tensor:
-        """Do a step, and return the log densities where it began, (C,)."""
+    def advance(self) -> None:
+        """Do a step."""
         ONE_THREAD.let_waiting_in()
         measures = self._method.step_size is None and self.step % _BETWEEN_MEASURES == 0
-        if measures and self.step < max(1, self.burnt):
+        if measures and self.step < max(1, self._method.burnt):
             self._measure()
         batch = self._first if self.step == 0 else next(self._batches)
-        energies, slopes = self._potential(self.state.place, *batch)
+        _, slopes = self._potential(self.state.place, *batch)
         self.state = self._method.moved(self.state, -slopes, self.rates[self.step], self.smallest_variance)
         self.step += 1
-        return -energies
-
-    def has_burnt(self) -> bool:
-        """Return whether a burn-in of open length was looked at; it ends here if its later half has no trend."""
-        least = max(self._next_look, self._method._least_burn_in(self.smallest_variance))
-        if not (self._is_open and least <= self.step < self.burnt):
-            return False
-        self._next_look = math.ceil(_COMPARISON_FACTOR * self.step)
-        if not _trends(self.densities[self.step // 2 :]):
-            self.burnt = self.step
-        return True
 
     def _measure(self) -> None:
         """Set the sizes of the steps to come, by the later half of all measurements of the curvature."""
@@ -277,18 +231,6 @@ class _Walk:
         self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
         size = self._method.usual_step_size(self.smallest_variance)
         self.rates[self.step :] = self._relative[self.step :] * size
-
-
-def _tell_of_trend(name: str, burnt: int) -> None:
-    warn_user(
-        f"The chains of {name} have not forgotten their start after {burnt} steps: the log density of their draws "
-        "still rises or falls. See docs/how-to/mcmc.md.",
-        PoorFitWarning,
-        remedies=(
-            Remedy("raise `burn_in`", "drop more of the first steps", (f"fit.burn_in={max(1000, 2 * burnt)}",)),
-            Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
-        ),
-    )
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:
@@ -299,19 +241,3 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
     while True:
         for rows in torch.stack([stream.rows(_STEPS_BETWEEN_LOOKS) for stream in streams], 1):
             yield tuple(values[rows] for values in streams[0].data)
-
-
-def _trends(densities: Sequence[Tensor]) -> bool:
-    """Return whether log densities, (chain,) a step, have a trend: a line through means of ten parts of all chains."""
-    size = len(densities) // _COMPARED_PARTS
-    if not size:
-        return True
-    values = torch.stack([*densities[len(densities) - size * _COMPARED_PARTS :]], 1).double()
-    means = values.unflatten(1, (_COMPARED_PARTS, size)).mean(2)
-    means = means - means.mean(1, keepdim=True)
-    places = torch.arange(_COMPARED_PARTS, dtype=means.dtype, device=means.device)
-    places = (places - places.mean()) / (places - places.mean()).norm()
-    slope = means @ places
-    freedom = len(means) * (_COMPARED_PARTS - 1) - 1
-    scatter = (means - slope.mean() * places).square().sum() / freedom
-    return bool(slope.mean().abs() > _ERRORS_OF_A_TREND * (scatter / len(means)).sqrt())
