@@ -166,7 +166,6 @@ def test_toy_sets_have_new_points_as_their_test_part(name):
 OVERRIDES = {
     "number": ("fit.seed=5", lambda s: s.fit.seed == 5),
     "float": ("fit.lr=1e-4", lambda s: s.fit.method.lr == 1e-4),
-    "rates by name": ('fit.lr={"guide.rho"=0.1, "*"=0.2}', lambda s: s.fit.method.lr == {"guide.rho": 0.1, "*": 0.2}),
     "list": ("net.hidden=[3]", lambda s: s.net.hidden == (3,)),
     "bare text": ("net.activation=relu", lambda s: s.net.activation == "relu"),
     "quoted text": ('net.activation="relu"', lambda s: s.net.activation == "relu"),

@@ -348,7 +348,7 @@ class _Continuation:
             change, stderr = self._compare(mean, start)
         if not math.isfinite(change):
             change, stderr = 0.0, math.inf
-        return ElboGain(change, stderr, num_steps, max(fit.rates), self._tolerance)
+        return ElboGain(change, stderr, num_steps, fit.rate, self._tolerance)
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:
         """Return the objective at new parameters less the objective at old parameters, and the standard error."""
@@ -410,8 +410,6 @@ def _method_of(posterior: Posterior) -> SVI | None:
     kind = table.get("type")
     if kind not in registry.names or not issubclass(registry.get(kind), SVI):
         return None
-    method: SVI = registry.resolve({key: value for key, value in table.items() if key != "guide"})
-    if type(method) is SVI:
-        return method
-    others = [field.name for field in dataclasses.fields(SVI) if field.name not in _OF_THE_OPTIMIZER]
-    return SVI(**{name: getattr(method, name) for name in others})
+    left_out = {"guide"} | (set() if kind == "svi" else set(_OF_THE_OPTIMIZER))
+    known = {field.name for field in dataclasses.fields(SVI)} - left_out  # files may have settings that are gone
+    return SVI(**{name: value for name, value in table.items() if name in known})

@@ -31,11 +31,6 @@ class Replicate(NamedTuple):
     optimizer: Optimizer  # it has done a step
     moved: Sequence[Tensor]  # the parameters that a step changes
 
-    def named_groups(self) -> list[list[str]]:
-        """Return the names of the parameters in each group of the optimiser."""
-        names = {id(parameter): name for name, parameter in self.objective.named_parameters()}
-        return [[names[id(parameter)] for parameter in group["params"]] for group in self.optimizer.param_groups]
-
     def training_state(self) -> Tree:
         """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
         objective, memory = self.objective, self.optimizer.state
@@ -78,8 +73,7 @@ class CapturedStep:
         clip_norm: float | None,
     ) -> None:
         first = replicates[0]
-        groups = first.named_groups()
-        loss, move = _make_loss(first.objective, num_particles), _make_move(first, groups, clip_norm)
+        loss, move = _make_loss(first.objective, num_particles), _make_move(first, clip_norm)
         self._rates, self._group = UPDATES[type(first.optimizer)].rates, first.optimizer.param_groups[0]
         states, own_data = [replicate.training_state() for replicate in replicates], len(data) > 1
         training, shape = states[0], tuple[int, ...]()
@@ -88,9 +82,8 @@ class CapturedStep:
             loss = vmap(loss, in_dims=(0, 0, 0 if own_data else None, 0, 0), randomness="different")
             move = vmap(move)
         like = next(iter(training["trained"].values()))
-        rates_shape = (len(groups), 1 + len(self._rates(self._group, 1)))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
-        self._state |= _tables(shape, batch_size, rates_shape, like)
+        self._state |= _tables(shape, batch_size, 1 + len(self._rates(self._group, 1)), like)
         self._record(loss, move)
         for index, replicate in enumerate(replicates):
             if len(replicates) > 1:
@@ -129,7 +122,7 @@ class CapturedStep:
     def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:
         """Do steps, the first of them number `first` from 1, and return log-likelihood and KL, (steps, [R,] 2).
 
-        They have learning rates (steps, [R,] groups) and factors on the KL (steps, [R]). `rows` has those of each
+        They have learning rates and factors on the KL, (steps, [R]) each. `rows` has those of each
         mini-batch in turn, (batches, [R,] batch); None for all data.
         """
         num_steps = len(lr)
@@ -184,8 +177,8 @@ def _make_loss(objective: Objective, num_particles: int) -> Callable[..., tuple[
     return loss
 
 
-def _make_move(replicate: Replicate, groups: Sequence[Sequence[str]], clip_norm: float | None) -> Callable[..., Tree]:
-    """Return the function from training state, gradients and rates (groups, rates) to the state after a step."""
+def _make_move(replicate: Replicate, clip_norm: float | None) -> Callable[..., Tree]:
+    """Return the function from training state, gradients and rates, (rates,), to the state after a step."""
     optimizer = replicate.optimizer
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
@@ -198,23 +191,18 @@ def _make_move(replicate: Replicate, groups: Sequence[Sequence[str]], clip_norm:
         trained = state["trained"]
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
-        new: Tree = {}
-        memories: Tree = {}
-        for names, of_group in zip(groups, rates.unbind(), strict=True):
-            values = {name: trained[name] for name in names if name in trained}
-            moved, states = rule.of_all(values, gradients, state["optimizer"], of_group, group)
-            new, memories = new | moved, memories | states
+        new, memories = rule.of_all(trained, gradients, state["optimizer"], rates, group)
         damped = {name: trained[name].lerp(new[name], factor) for name, factor in factors.items() if name in new}
         return {"trained": new | damped, "optimizer": memories}
 
     return move
 
 
-def _tables(replicates: tuple[int, ...], batch_size: int | None, rates_shape: tuple[int, int], like: Tensor) -> Tree:
+def _tables(replicates: tuple[int, ...], batch_size: int | None, num_rates: int, like: Tensor) -> Tree:
     """Return the inputs that the graph reads at its position, the position, and the output that it writes there."""
     shape, device = (MAX_BLOCK, *replicates), like.device
     tables = {
-        "rates": torch.zeros(*shape, *rates_shape, dtype=like.dtype, device=device),
+        "rates": torch.zeros(*shape, num_rates, dtype=like.dtype, device=device),
         "kl_weight": torch.zeros(shape, dtype=like.dtype, device=device),
     }
     if batch_size is not None:

@@ -1,16 +1,16 @@
 """Stochastic variational inference as a method for `fit`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import Count, FrozenDict, Positive, setting
+from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import WIDE, as_guide
@@ -18,17 +18,9 @@ from pyrobnn.guides.divergence import KL
 from pyrobnn.inference import limits
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.training.fits import check_parts, fit_by_svi, fit_side_by_side
-from pyrobnn.inference.training.state import Length, StochasticMethod, parameter_groups
+from pyrobnn.inference.training.state import Length, StochasticMethod
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
-
-Rates = Annotated[
-    Annotated[Positive, Tag("one")] | Annotated[dict[str, Positive], AfterValidator(FrozenDict), Tag("by name")],
-    Discriminator(lambda value: "by name" if isinstance(value, Mapping) else "one"),
-]
-"""A learning rate, or several by patterns of the names of parameters."""
-_RATES = ("lr", "max_lr", "base_lr")
-"""Options of optimisers and schedules that are learning rates."""
 
 
 @registry.register
@@ -46,9 +38,7 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         max_steps: steps after which a fit ends that has not converged by itself.
         tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, less for each
             below 250 examples, and at least 0.05.
-        lr: learning rate; or rates by patterns of the names of parameters, such as {"guide.rho": 0.001, "*": 0.01}.
-            The first pattern that matches holds. Names are those of `posterior.guide.named_parameters()` after
-            "guide.", and of parameters of the model, such as "likelihood.scale_unconstrained".
+        lr: learning rate; for other rates of some parameters write a loop of your own, by `prepare`.
         batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
             the network has more than 40,000 weights, and 128 of more.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
@@ -80,7 +70,7 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     epochs: Count | None = None
     max_steps: Count = 150_000
     tolerance: Positive | None = None
-    lr: Rates = 0.01
+    lr: Positive = 0.01
     batch_size: Count | Literal["all"] | None = None
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
@@ -95,13 +85,6 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
-        for name, part in (("optimizer", self.optimizer), ("schedule", self.schedule)):
-            given = next((key for key in _RATES if part is not None and key in part.options), None)
-            if given is not None and not isinstance(self.lr, float):
-                raise InputError(
-                    f"{type(self).__name__}: `lr` has rates by name, and `{given}` of the {name} is one for all: leave "
-                    "it out."
-                )
 
     def offer(self) -> Offer:
         return Offer(
@@ -128,10 +111,7 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
 
     def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
-        if isinstance(self.lr, float):
-            optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
-        else:
-            optimizer = self.optimizer.build(parameter_groups(self.lr, bnn, guide), lr=next(iter(self.lr.values())))
+        optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
         return optimizer
 
     def bounded(self, steps: int) -> "SVI":

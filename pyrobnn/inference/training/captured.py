@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
@@ -30,9 +30,8 @@ class Captured:
         check_same_program(fits)
         for fit in fits:
             refuse_moving(fit.bnn)
-            for group, settings in zip(fit.optimizer.param_groups, fit.first_settings, strict=True):
-                if changed := [key for key, value in settings.items() if key != "lr" and group[key] != value]:
-                    raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
+            if changed := [key for key, value in fit.first_settings.items() if key != "lr" and fit.group[key] != value]:
+                raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
             data = [fit.batches.data for fit in fits]  # type: ignore[attr-defined]
@@ -67,7 +66,7 @@ class Captured:
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:
             factors, chosen = factors[:, 0], None if chosen is None else chosen[:, 0]
-        return self.step.advance(factors[..., 1:], factors[..., 0], chosen, first=done + 1)
+        return self.step.advance(factors[..., 1], factors[..., 0], chosen, first=done + 1)
 
     def _step_on(self, batch: Batch) -> Tensor:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
@@ -80,27 +79,29 @@ class Captured:
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:
-    """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors."""
-    for fit in fits[1:]:
-        if _grouping(fit) != _grouping(fits[0]):
-            raise NotCapturable("replicates differ in which parameters share a learning rate")
-        for key, value in fits[0].first_settings[0].items():
-            if key != "lr" and fit.first_settings[0][key] != value:
-                raise NotCapturable(f"replicates differ in `{key}` of the optimiser")
-        for part in ("prior", "likelihood"):
-            mine, theirs = (one.bnn.settings[part] for one in (fits[0], fit))
-            if _kind(mine) != _kind(theirs):
-                raise NotCapturable(f"replicates differ in {part}: {mine!r} and {theirs!r}")
-        for mine, theirs in ((fits[0].bnn, fit.bnn), (fits[0].guide, fit.guide)):
-            for (name, one), (_, other) in zip(mine.named_modules(), theirs.named_modules(), strict=False):
-                difference = _difference(one, other)
-                if difference:
-                    raise NotCapturable(f"replicates differ in {name or type(one).__name__}: {difference}")
+    """Refuse replicates that one graph cannot serve."""
+    first, *others = [_program(fit) for fit in fits]
+    for other in others:
+        if name := next((name for name in first | other if first.get(name) != other.get(name)), None):
+            raise NotCapturable(f"replicates differ in {name}: {first.get(name)!r} and {other.get(name)!r}")
 
 
-def _grouping(fit: TrainingState) -> list[list[int]]:
-    numbers = {id(parameter): number for number, parameter in enumerate(fit.parameters)}
-    return [[numbers[id(parameter)] for parameter in group["params"]] for group in fit.optimizer.param_groups]
+def _program(fit: TrainingState) -> dict[str, Any]:
+    """Return what a graph holds fixed, by name: settings, types of modules, and what they hold apart from tensors."""
+    program = {f"`{key}` of the optimiser": value for key, value in fit.first_settings.items() if key != "lr"}
+    program |= {part: _kind(fit.bnn.settings[part]) for part in ("prior", "likelihood")}
+    for module in (fit.bnn, fit.guide):
+        for name, part in module.named_modules():
+            tensors = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+            shapes = {key: (type(value).__name__, tuple(value.shape)) for key, value in tensors}
+            where = name or type(module).__name__
+            program[f"type and tensors of {where}"] = type(part).__name__, shapes
+            for key, value in vars(part).items():
+                if isinstance(value, (bool, int, float, str, Tensor)) and not key.startswith("_"):
+                    program[f"`{key}` of {where}"] = value.tolist() if isinstance(value, Tensor) else value
+                elif inspect.isroutine(value):
+                    program[f"`{key}` of {where}"] = value
+    return program
 
 
 def _kind(setting: Any) -> Any:
@@ -114,28 +115,3 @@ def _kind(setting: Any) -> Any:
     if dataclasses.is_dataclass(setting):
         return [type(setting), _kind(vars(setting))]
     return setting
-
-
-def _difference(one: nn.Module, other: nn.Module) -> str | None:
-    if type(one) is not type(other):
-        return f"{type(one).__name__} and {type(other).__name__}"
-    if _shapes(one) != _shapes(other):
-        return f"tensors {_shapes(one)} and {_shapes(other)}"
-    for key, value in vars(one).items():
-        if not key.startswith("_") and not _same(value, vars(other).get(key)):
-            return f"{key} is {value!r} and {vars(other).get(key)!r}"
-    return None
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Return whether plain attributes of two modules are equal; of others nothing is asked."""
-    if isinstance(value, Tensor):
-        return isinstance(other, Tensor) and torch.equal(value, other)
-    if isinstance(value, (bool, int, float, str)) or inspect.isroutine(value):
-        return bool(value == other)
-    return True
-
-
-def _shapes(module: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
-    named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    return {name: (type(value).__name__, tuple(value.shape)) for name, value in named}

@@ -170,15 +170,12 @@ class _Descent:
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""
         values, optimizer = list(self._tensors.values()), self._fit.optimizer
-        rates = [settings["lr"] for settings in self._fit.first_settings]
         before, start = self._slope()[0], cloned(values)
         for step in range(steps):
             gradient = self._slope()[1:].split([value.numel() for value in values])
             for value, part in zip(values, gradient, strict=True):
                 value.grad = part.view_as(value).to(value)
-            share = 0.5 * (1 + math.cos(math.pi * step / steps))
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * share
+            self._fit.group["lr"] = self._fit.first_settings["lr"] * (0.5 * (1 + math.cos(math.pi * step / steps)))
             optimizer.step()
             if self._look():
                 break

@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
-from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
@@ -37,7 +36,7 @@ class StochasticMethod(Protocol):
     guide: Any
     epochs: int | None
     max_steps: int
-    lr: float | Mapping[str, float]
+    lr: float
     batch_size: int | Literal["all"] | None
     schedule: Any
     num_particles: int
@@ -72,13 +71,6 @@ def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
 
 
-def parameter_groups(rates: Mapping[str, float], bnn: BNN, guide: PyroModule) -> list[dict[str, Any]]:
-    """Return the groups of an optimiser, one for each pattern, in order."""
-    named = named_parameters(bnn, guide)
-    covered = assign(rates, named, "learning rate")
-    return [{"params": [named[name] for name in names], "lr": rates[pattern]} for pattern, names in covered.items()]
-
-
 class Move(NamedTuple):
     """What is to change in a fit before its next step."""
 
@@ -104,10 +96,8 @@ class TrainingState:
         self.batches, self.num_data = source.batches(bnn, method.batch_size, seed), source.num_data
         self.length = method.length(source.batches_per_epoch(method.batch_size))
         self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
-        self.first_settings = [
-            {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
-            for group in self.optimizer.param_groups
-        ]
+        self.group = self.optimizer.param_groups[0]
+        self.first_settings = {k: v for k, v in self.group.items() if k not in ("params", "initial_lr")}
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = make_elbo(method.kl, method.num_particles)
@@ -135,16 +125,14 @@ class TrainingState:
     def update(self) -> None:
         if self.method.clip_norm is not None:
             clip_grad_norm_(self.parameters, self.method.clip_norm)
-        scheduled = [group["lr"] for group in self.optimizer.param_groups]
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"] * self.cycle_factor
+        scheduled = self.group["lr"]
+        self.group["lr"] = scheduled * self.cycle_factor
         before = [(parameter, factor, parameter.detach().clone()) for parameter, factor in self._damped]
         self.optimizer.step()
         with torch.no_grad():
             for parameter, factor, value in before:
                 parameter.copy_(value.lerp(parameter, factor))
-        for group, rate in zip(self.optimizer.param_groups, scheduled, strict=True):
-            group["lr"] = rate
+        self.group["lr"] = scheduled
         self._move_on()
 
     def differentiate(self, batch: Batch) -> Tensor:
@@ -164,11 +152,11 @@ class TrainingState:
         return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
 
     def hand_over(self, num_steps: int) -> list[list[float]]:
-        """Count the next steps as done, which another engine does, with factor on the KL and learning rates of each."""
+        """Count the next steps as done, which another engine does, with factor on the KL and learning rate of each."""
         factors = []
         with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
             for _ in range(num_steps):
-                factors.append([self.method.kl_weight(self.done), *self.rates])
+                factors.append([self.method.kl_weight(self.done), self.rate])
                 self._move_on()
         return factors
 
@@ -178,21 +166,17 @@ class TrainingState:
             put_values(self.parameters, move.values)
         self.cycle_factor = move.rate
         if move.cycle is not None:
-            self.begin_schedule(move.cycle)
-
-    def begin_schedule(self, num_steps: int) -> None:
-        """Start the schedule anew, for that many steps from here."""
-        self.schedule_steps, self._schedule_start = num_steps, self.done
-        self._restart_schedule(self.done)
+            self.schedule_steps, self._schedule_start = move.cycle, self.done
+            self._restart_schedule(self.done)
 
     def _new_schedule(self) -> Any:
         schedule = self.method.schedule
         return None if schedule is None else schedule.build(self.optimizer, self.schedule_steps)
 
     @property
-    def rates(self) -> list[float]:
-        """The learning rate of the next step, of each group of parameters."""
-        return [float(group["lr"]) * self.cycle_factor for group in self.optimizer.param_groups]
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.group["lr"]) * self.cycle_factor
 
     def _move_on(self) -> None:
         is_over = self.done - self._schedule_start >= self.schedule_steps
@@ -248,8 +232,7 @@ class TrainingState:
                 value.copy_(saved[key] if key in saved else torch.zeros_like(value))
 
     def _restart_schedule(self, done: int) -> None:
-        for group, settings in zip(self.optimizer.param_groups, self.first_settings, strict=True):
-            group.update(settings)
+        self.group.update(self.first_settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
             self._schedule, self.done = self._new_schedule(), self._schedule_start
@@ -265,8 +248,6 @@ def check_trainable(bnn: BNN, guide: PyroModule, method: StochasticMethod, examp
     """Refuse a model and a guide that the method cannot train."""
     if not named_parameters(bnn, guide):
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
-    if not isinstance(method.lr, float):
-        parameter_groups(method.lr, bnn, guide)
     if method.kl in DIVERGENCES:
         check_divergence(bnn, guide, method.guide, method.kl, example)
 
