@@ -17,7 +17,6 @@ from pyrobnn.guides import Dropout, Laplace, LowRank, MeanField
 X = torch.linspace(-1, 1, 24)[:, None]
 Y = (3 * X).sin()[:, 0]
 EVERY = 10
-RATES = {"guide.rho": 0.002, "likelihood*": 0.05, "*": 0.01}
 
 
 class Row(NamedTuple):
@@ -32,7 +31,7 @@ def svi(**settings):
 
 
 STEPPED = {
-    "mean field": Row(svi(guide="mean_field", lr=RATES, schedule="cosine_annealing_lr", kl_warmup=10)),
+    "mean field": Row(svi(guide="mean_field", lr=0.02, schedule="cosine_annealing_lr", kl_warmup=10)),
     "local noise": Row(svi(guide=MeanField(noise="local"))),
     "low rank": Row(svi(guide=LowRank(2), optimizer="adamw")),
     "dropout": Row(svi(guide=Dropout(0.2, learned=True)), {"prior": "normal"}),
