@@ -16,7 +16,7 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, kept_of, stopped_cleanly
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder
-from pyrobnn.runs.spec_files import command_of, first_line, in_full, left_out, sections_of, target_of
+from pyrobnn.runs.spec_files import first_line, left_out, sections_of, target_of
 from pyrobnn.tables.files import ENDINGS, check_names, ending
 
 _OF_PREDICTIONS = ("", ".csv", ".txt")
@@ -109,8 +109,7 @@ def fit(
     changes += [f"data.categories={categories}"] if categories is not None else []
     target = target_of(source, column, target)
     if source is not None:
-        with in_full(command_of(source, target, changes, out, overwrite=overwrite)):
-            _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
+        _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
     elif target or changes or out or overwrite:
         raise InputError("--resume goes on with the spec of the run: leave out other options.")
     elif resume is not None:

@@ -281,12 +281,6 @@ TABLE_ERRORS = {
 VALUE_ERRORS = {
     "no target in any row": (("none.csv", "--target", "y"), "Target column 'y' has no value in any row"),
     "many names": (("street.csv", "--target", "y"), "'street' holds 39 different texts in 40 rows, such as 'p0'"),
-    "in full": (
-        ("street.csv", "--target", "y", "--drop", "a", "--out", "runs/my run", "--overwrite"),
-        "data.id=street).\n  pyrobnn fit street.csv --target y --drop a --out 'runs/my run' --overwrite --drop street\n"
-        "  pyrobnn fit street.csv --target y --drop a --out 'runs/my run' --overwrite --set data.id=street\n",
-    ),
-    "all in full": (("two.csv", "y", "--drop", "a"), "To mend all of it:\n  pyrobnn fit two.csv --target y --drop a"),
 }
 
 

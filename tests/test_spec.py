@@ -123,13 +123,13 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    said = "A regression, as `likelihood.type=poisson` says: 'b' holds whole numbers. 40 rows of counts: "
+    said = "A regression: 'b' holds whole numbers. 40 rows of counts: "
     assert counts.sentence.startswith(said)
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
     assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
-    said = "A regression, as `data.task=regression` says: 'b' holds whole numbers. 40 rows of counts: "
+    said = "A regression: 'b' holds whole numbers. 40 rows of counts: "
     assert asked.sentence.startswith(said)
 
 

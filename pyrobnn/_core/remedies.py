@@ -2,15 +2,12 @@
 
 import dataclasses
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Literal
 
 _DROP = "data.drop="
-_OPTION = r"--(?:set|drop) (?:'[^']*'|[^\s()'])+"
-_IN_BRACKETS = re.compile(rf"\(({_OPTION}(?: {_OPTION})*)\)")
 Spelling = Literal["python", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line sets it."""
@@ -51,8 +48,3 @@ def options(*settings: str) -> str:
         dropped = json.loads(setting.removeprefix(_DROP)) if setting.startswith(_DROP) else []
         words += [f"--drop {shlex.quote(name)}" for name in dropped] or [f"--set {shlex.quote(setting)}"]
     return " ".join(words)
-
-
-def options_in(text: str) -> list[str]:
-    """Return the options that remedies in a text have in brackets, as `Remedy.said` writes them."""
-    return _IN_BRACKETS.findall(text)

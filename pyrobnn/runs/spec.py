@@ -211,14 +211,14 @@ class RunSpec:
         validation = None
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
-        return Prepared(spec, dataset, train, validation, test, bnn, given, record)
+        return Prepared(spec, dataset, train, validation, test, bnn, record)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
     """A spec that was checked against its data.
 
-    `spec` has all defaults filled in; `given` is what was given, and `choice` how the rest was chosen.
+    `spec` has all defaults filled in, and `choice` says how they were chosen.
     """
 
     spec: RunSpec
@@ -227,7 +227,6 @@ class Prepared:
     validation: Data | None
     test: Data
     bnn: BNN
-    given: Given
     choice: ChoiceRecord
 
     @property
@@ -238,20 +237,11 @@ class Prepared:
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         return (
-            f"A {data.task}{self._because}{reason}. {self.choice} Likelihood {spec.likelihood!r}. Method "
+            f"A {data.task}{reason}. {self.choice} Likelihood {spec.likelihood!r}. Method "
             f"{to_dict(spec.method)['type']}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
         )
-
-    @property
-    def _because(self) -> str:
-        """The source of the task, if it does not follow from the data."""
-        if self.spec.data.task:
-            return f", as `data.task={self.spec.data.task}` says"
-        if self.given.likelihood and self.spec.data.path:
-            return f", as `likelihood.type={to_dict(self.given.likelihood)['type']}` says"
-        return ""
 
     @property
     def _classes(self) -> str:

@@ -5,15 +5,13 @@ import hashlib
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from pyrobnn._core.errors import InputError, counted, did_you_mean, listed
-from pyrobnn._core.remedies import options, options_in
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.cells import NAMELESS, teaches_nothing
 from pyrobnn.tables.files import ENDINGS, check_names, column_names, ending, looks_like_data, read_sheet
@@ -160,36 +158,15 @@ def sections_of(path: Path, target: str | None) -> dict[str, Any]:
         names = column_names(path)
         is_open = looks_like_data(names)
         doubt = ", if the first row has names at all, and not data" if is_open else ""
-        such = "" if is_open else f" To predict {names[-1]!r}:\n  {command_of(path, names[-1])}"
+        such = (
+            ""
+            if is_open
+            else f" To predict {names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
+        )
         raise InputError(
             f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {listed(names)}.{such}"
         )
     return {"data": {"path": str(path), "target": target, "missing": "impute"}}
-
-
-def command_of(
-    source: Path, target: str | None, changes: Sequence[str] = (), out: Path | None = None, *, overwrite: bool = False
-) -> str:
-    """Return the command that fits a spec file or a table, as a shell takes it."""
-    words = [str(source), *([] if target is None else ["--target", target])]
-    made = [] if out is None else ["--out", str(out)]
-    parts = (shlex.join(words), options(*changes), shlex.join(made), "--overwrite" if overwrite else "")
-    return " ".join(filter(None, ("pyrobnn fit", *parts)))
-
-
-@contextmanager
-def in_full(command: str) -> Iterator[None]:
-    """Add to a refusal the command with each of its options, which are alternatives; to a list, with one of each."""
-    try:
-        yield
-    except InputError as error:
-        first, *faults = str(error).split("\n")
-        found = [options_in(line) for line in faults or [first]]
-        if not all(found):
-            raise
-        alternatives = [" ".join(dict.fromkeys(chosen for chosen, *_ in found))] if faults else found[0]
-        commands = [f"\n  {command} {option}" for option in alternatives]
-        raise InputError("".join((str(error), "\nTo mend all of it:" if faults else "", *commands))) from None
 
 
 def target_of(source: Path | None, column: str | None, target: str | None) -> str | None:

@@ -68,8 +68,6 @@ def fit_replicates(
         >>> [fit.bnn.settings["prior"].scale for fit in fits]
         [0.1, 0.3, 1.0]
     """
-    if any(isinstance(candidate, SVI) for candidate in (data if isinstance(data, list) else [data])):
-        raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     for model in bnn if isinstance(bnn, list) else [bnn]:
         if not isinstance(model, BNN):
             raise InputError(f"`fit_replicates` takes models, got {shown(model)}: wrap the network, bnn.BNN(network).")
