@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import to_dict
 from pyrobnn.inference import tables
 from pyrobnn.inference.scales.evidence_framework import _members
-from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.scales.tuned_mode import TunedMode, log_mass
 from pyrobnn.posterior.record import FitRecord
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
@@ -460,6 +461,27 @@ def test_the_evidence_of_amounts_is_that_of_their_logs_in_other_units():
     assert ours.log_left_out == pytest.approx(plain.log_left_out - volume, abs=0.5)
 
 
+@pytest.mark.parametrize(("noise", "kind"), [(0.5, L.Gaussian), (None, L.Poisson)])
+def test_counts_are_compared_with_a_gaussian_by_probability(noise, kind):
+    """Ratings vary less than any count of their mean."""
+    x, _ = linear_data(80)
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.exp(1 + x[:, 0])) if noise is None else np.round(8 + x[:, 0] + noise * rng.normal(size=80))
+    fitted = chosen_among(counts.astype(float), L.Poisson())
+    assert type(fitted.bnn.settings["likelihood"]) is kind
+
+
+def test_the_mass_of_a_whole_number_is_exact_far_away_too():
+    deviation, width = np.meshgrid([0.0, 0.3, -2.0, 7.0, -30.0], [0.01, 1.0, 9.0])
+    found = log_mass(torch.tensor(deviation), torch.tensor(width)).numpy()
+    near = abs(deviation) < 8
+    mass = stats.norm.sf(abs(deviation) - width / 2) - stats.norm.sf(abs(deviation) + width / 2)
+    np.testing.assert_allclose(found[near], np.log(mass[near]), rtol=1e-8)
+    with mpmath.workdps(50):
+        tail = [mpmath.log(mpmath.ncdf(w / 2 - 30) - mpmath.ncdf(-w / 2 - 30)) for w in width[:, 0]]
+    np.testing.assert_allclose(found[:, -1], np.array(tail, float), rtol=1e-8)
+
+
 def test_counts_are_compared_by_probability_alone():
     x, _ = linear_data(60)
     counts = np.random.default_rng(0).negative_binomial(1.0, 1 / (1 + np.exp(1 + x[:, 0])))
@@ -479,7 +501,7 @@ def test_likelihoods_are_settings_and_those_that_do_not_fit_are_refused():
     for model, other, targets, match in (
         (None, L.LogNormal(), y, "LogNormal needs positive targets"),
         (module, L.Gaussian("heteroscedastic"), y, "needs 2 network outputs"),
-        (poisson, L.Gaussian(), np.arange(20), "densities, which are not comparable"),
+        (poisson, L.StudentT(), np.arange(20), "no Gaussian of one scale"),
     ):
         with pytest.raises(InputError, match=match):
             chosen_among(targets, other, model=model)

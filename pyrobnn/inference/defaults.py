@@ -20,6 +20,7 @@ from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.limits import ROWS_FOR_EACH_INPUT
 from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.parts import Given, InputColumns, Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
@@ -31,10 +32,9 @@ from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 
 MOST_ROWS_OF_CHAINS, MOST_WEIGHTS_OF_CHAINS = 1000, 10_000
-MOST_ROWS_OF_EVIDENCE = 500
-MOST_LONG_ROWS_OF_EVIDENCE = 10_000
+MOST_ROWS_OF_EVIDENCE, MOST_ROWS_OF_SHORT_EVIDENCE = 500, 200
+MOST_LONG_ROWS_OF_EVIDENCE, MOST_NUMBERS_OF_TWO_STARTS = 10_000, 30_000
 FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES = 20_000, 50
-_FEWEST_CHOSEN_ROWS = 30
 _MOST_DERIVATIVES = 2**25
 """Derivatives of the outputs of all rows in the weights, which the evidence framework holds."""
 
@@ -278,22 +278,26 @@ def _shared(facts: Facts) -> list[Parts]:
 
 
 def _evidence(facts: Facts) -> list[Parts]:
-    starts = EvidenceFramework.starts if facts.num_data <= MOST_ROWS_OF_EVIDENCE else 2
-    method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts))
+    """Return the evidence framework, with less to do for few rows, where it is as good, and for many."""
+    starts, is_short = EvidenceFramework.starts, facts.num_data <= MOST_ROWS_OF_SHORT_EVIDENCE
+    if facts.num_data > MOST_ROWS_OF_EVIDENCE:
+        starts = 2 if facts.num_data * facts.num_inputs <= MOST_NUMBERS_OF_TWO_STARTS else 1
+    options: dict[str, Any] = {"iterations": 75} if is_short else {}
+    method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts), **options)
     return [Parts(net=_NET, prior=_FAN_IN, likelihood=facts.likelihood, method=method)]
 
 
 def _rivals(facts: Facts) -> tuple[Any, ...]:
-    """Return the likelihoods that compete with the first."""
+    """Return the likelihoods that compete with the first; none for fewer than six rows for each column."""
     is_open = facts.leaves_likelihood and facts.given.guide is None and not facts.learns_on
-    if not is_open or not facts.is_standardized or facts.num_data < _FEWEST_CHOSEN_ROWS:
+    if not is_open or not facts.is_standardized or facts.num_data < ROWS_FOR_EACH_INPUT * facts.num_inputs:
         return ()
-    if facts.are_counts:  # a density is a probability there unless it is far narrower than 1
+    if facts.are_counts:
         return likelihoods.Poisson(), likelihoods.NegativeBinomial()
+    varying = likelihoods.Gaussian("heteroscedastic")
     if facts.num_data > MOST_ROWS_OF_EVIDENCE:
-        return (likelihoods.Gaussian("heteroscedastic"),)
-    positive = (likelihoods.LogNormal(),) if facts.is_positive else ()
-    return (*positive, likelihoods.StudentT(), likelihoods.Gaussian("heteroscedastic"))
+        return (varying,)
+    return (*([likelihoods.LogNormal()] if facts.is_positive else []), likelihoods.StudentT(), varying)
 
 
 def _trained(facts: Facts) -> list[Parts]:

@@ -76,7 +76,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with
             two draws in each.
         likelihoods: others beside the model's, between which the best score chooses, in original units. A declared
-            network gets as many outputs as each needs; `record.evidence` has their scores, and prints the lead.
+            network gets as many outputs as each needs; `record.evidence` has their scores, and prints the lead. Beside
+            likelihoods of counts a Gaussian has the probability from y - 1/2 to y + 1/2.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -140,7 +141,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         )
         starts, chosen = searched.starts, searched.chosen
         model = starts[chosen].model
-        mixes = isinstance(self.guide, Laplace) and _has_real_targets(bnn)
+        mixes = isinstance(self.guide, Laplace) and _has_real_targets(models[model])
         least = -_NATS_A_ROW_BEHIND * source.total_weight
         scores = [start.score if start.model == model else -np.inf for start in starts]
         counts = _members(scores, self.starts, mixes=mixes, least=least)
@@ -168,7 +169,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         else:
             is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
             hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
-        return Search(self.starts, self.rounds, self.iterations, self.per, hyperprior)
+        kinds = {one.integer_targets for one in (bnn.settings["likelihood"], *self.likelihoods)}
+        return Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, are_counts=len(kinds) > 1)
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
@@ -193,11 +195,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 def _with_likelihood(bnn: BNN, likelihood: Any, source: Source) -> BNN:
     """Return a model with another likelihood, and as many outputs of a declared network as it needs."""
     net, (_, y), first = bnn.settings["net"], source.head, bnn.settings["likelihood"]
-    if likelihood.integer_targets != first.integer_targets:
-        whole, real = (likelihood, first) if likelihood.integer_targets else (first, likelihood)
+    densities = [one for one in (likelihood, first) if not one.integer_targets]
+    if len(densities) == 1 and not as_likelihood(densities[0]).is_normal:
         raise InputError(
-            f"EvidenceFramework: {whole!r} gives probabilities of whole numbers, and {real!r} densities, which are not "
-            "comparable: take either kind alone."
+            f"EvidenceFramework: {densities[0]!r} is no Gaussian of one scale, whose probability of a whole number is "
+            "known, to compare with a likelihood of counts."
         )
     if "out_features" in fields_of(type(net)):
         net = dataclasses.replace(net, out_features=likelihood.num_outputs(y))

@@ -38,6 +38,7 @@ class Rows:
 
     x: Tensor
     targets: tuple[Tensor, ...]  # as the likelihood takes them, and the weights of the rows if there are any
+    unit: float | None = None  # of whole numbers, of which a density has the mass from y - 1/2 to y + 1/2
 
     @cached_property
     def y(self) -> Tensor:

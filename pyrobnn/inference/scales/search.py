@@ -168,7 +168,8 @@ class _Starts:
             )
         check_entries(self.num_data, rival.source.outputs, sum(site.start.numel() for site in sites))
         x, *targets = rival.examples(model)
-        return model, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets))
+        unit = 1 / float(rival.source.y_scaler.scale.reshape(-1)[0]) if self.search.are_counts else None
+        return model, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets), unit)
 
     @cached_property
     def _process(self) -> GaussianProcess | None:

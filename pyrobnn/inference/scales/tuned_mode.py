@@ -37,6 +37,7 @@ class Search:
     hyperprior: Hyperprior = dataclasses.field(default_factory=Hyperprior)
     tolerance: float = 1e-7  # relative change of the energy at which L-BFGS stops in a round
     last_tolerance: float = 1e-12  # and at the end
+    are_counts: bool = False  # whether densities are compared with probabilities of whole numbers
     held: Collection[str] = ()  # names of weights with a fixed prior
     phase: str = "search for weights and scales"  # what the bar says
 
@@ -183,6 +184,10 @@ class TunedMode:
         noise = known_noise(self.bnn).expand(f.shape[1]) if is_normal else None
         with torch.no_grad():
             of_rows = log_scores(point, y, mean, covariance, noise)
+        if self.rows.unit is not None and noise is not None:
+            spread = (covariance.diagonal(dim1=1, dim2=2) + noise.square()).sqrt()
+            of_mass = log_mass((self.rows.y - mean) / spread, self.rows.unit / spread)[:, 0] - math.log(self.rows.unit)
+            evidence, of_rows = evidence + counts @ (of_mass - of_rows), of_mass
         left_out = (counts * of_rows).sum()
         if not bool(evidence.isfinite() & left_out.isfinite()):
             return ModeScore()
@@ -196,6 +201,13 @@ class TunedMode:
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return a declared model with the tuned prior and noise, and all that was learned beside the weights."""
         return self.prior.model(declared, self.noise.settings(source.y_scaler), source.target_scale, self.bnn)
+
+
+def log_mass(deviation: Tensor, width: Tensor) -> Tensor:
+    """Return the log probability of an interval of that width around a standardised number."""
+    far = deviation.abs()
+    above, below = ((torch.special.log_ndtr(-(far + side * width / 2))) for side in (-1, 1))
+    return above + torch.log1p(-(below - above).exp())
 
 
 def process_of_outputs(bnn: BNN, weights: dict[str, Tensor], rows: Rows, seed: int) -> GaussianProcess | None:
