@@ -22,6 +22,7 @@ L = bnn.likelihoods
 
 
 def facts(task, **given):
+    """Facts of data of some sizes, with a target for each row, and of what is given."""
     of_data = {field.name for field in dataclasses.fields(Facts)} & given.keys()
     parts = Given(**{name: given[name] for name in given.keys() - of_data})
     return Facts(task=task, given=parts, **{name: given[name] for name in of_data})

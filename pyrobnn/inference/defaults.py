@@ -4,9 +4,7 @@ docs/explanations/defaults.md has each rule with its measurements.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
-from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.limits import ROWS_FOR_EACH_INPUT
 from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.parts import Given, InputColumns, Parts, with_width
@@ -27,7 +25,7 @@ from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.likelihoods.base import as_likelihood, open_numbers
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 
@@ -62,16 +60,30 @@ class Facts:
     is_positive: bool = False
     are_counts: bool = False
     is_standardized: bool = True
+    is_table: bool = True
     learns_on: bool = False
     given: Given = _NOTHING
-    is_table: bool = True
-    shares_weights: bool = False
-    has_derivatives: bool = True  # of the outputs of each row in all that is fitted
+    num_weights: int = 0  # of the network that was given, or of the default
+    shares_weights: bool = False  # between positions of an example
+    has_derivatives: bool = True  # of the outputs of each row in its weights, which are all that it optimises
+    optimises: bool = False  # numbers beside the weights that have a prior
 
     @classmethod
-    def of(cls, task: Task, data: Data, given: Given = _NOTHING, *, num_classes: int = 2, **more: Any) -> "Facts":
-        """Return the facts of data."""
-        y = data.y.double()
+    def of(
+        cls,
+        task: Task,
+        data: Data,
+        given: Given = _NOTHING,
+        *,
+        num_classes: int = 2,
+        learns_on: bool = False,
+        model: BNN | None = None,
+    ) -> "Facts":
+        """Return the facts of data, and of a model whose parts were given."""
+        y, likelihood = data.y.double(), given.likelihood or _LIKELIHOODS[task]
+        parts = Parts(net=given.net or _NET, prior=given.prior or _OPEN, likelihood=likelihood, method=None)
+        bnn = parts.model(data) if model is None else model
+        in_net = any(one.requires_grad for one in bnn.net.parameters())
         return cls(
             task=task,
             num_data=max(len(data), round(data.total_weight)),
@@ -82,42 +94,17 @@ class Facts:
             are_counts=y.ndim == 1 and are_counts(y),
             is_standardized=bool(data.standardize),
             is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
+            learns_on=learns_on,
             given=given,
-            **more,
+            num_weights=bnn.num_weights,
+            shares_weights=model is not None and _shares_weights(model, data),
+            has_derivatives=not (in_net or mixes_examples(bnn.net)),
+            optimises=any(one.requires_grad for one in bnn.parameters()),
         )
-
-    @classmethod
-    def of_model(cls, bnn: BNN, data: Data) -> "Facts":
-        """Return the facts of data and a model whose parts were given."""
-        likelihood = bnn.settings["likelihood"]
-        task: Task = "classification" if as_likelihood(likelihood).has_labels else "regression"
-        source = make_source(data, bnn, None, seed=0)
-        given = Given(**{name: bnn.settings[name] for name in ("net", "prior", "likelihood")})
-        return cls.of(
-            task,
-            data,
-            given,
-            num_classes=source.outputs,
-            shares_weights=_shares_weights(bnn, source),
-            has_derivatives=not mixes_examples(bnn.net) and not any(one.requires_grad for one in bnn.net.parameters()),
-        )
-
-    @cached_property
-    def likelihood(self) -> Any:
-        return _LIKELIHOODS[self.task] if self.given.likelihood is None else self.given.likelihood
 
     @property
-    def num_weights(self) -> int:
-        """The number of weights of the network that was given, or of the default."""
-        net = self.given.net or _NET
-        if not isinstance(net, nets.MLP):
-            return sum(weight.numel() for weight in net.parameters())
-        widths = [
-            net.in_features or self.num_inputs,
-            *net.hidden,
-            net.out_features or self.num_outputs(self.likelihood),
-        ]
-        return sum((before + net.bias) * after for before, after in itertools.pairwise(widths))
+    def likelihood(self) -> Any:
+        return self.given.likelihood or _LIKELIHOODS[self.task]
 
     def num_outputs(self, likelihood: Any) -> int:
         """Return the number of network outputs for a likelihood of all classes, or of the columns of targets."""
@@ -125,17 +112,14 @@ class Facts:
         has_classes = self.task == "classification" and not self.num_targets
         return int(likelihood.num_outputs(labels if has_classes else torch.zeros(columns)))
 
+    def leaves_width(self, name: str) -> bool:
+        """Whether the network is not given, or declared without this width."""
+        return self.given.net is None or getattr(self.given.net, name, 0) is None
+
     @property
     def leaves_likelihood(self) -> bool:
         """Whether the likelihood of a column of targets, and with it the number of outputs, may be chosen."""
-        is_open = self.given.net is None or getattr(self.given.net, "out_features", 0) is None
-        return is_open and self.given.likelihood is None and not self.num_targets
-
-    @property
-    def takes_ranks(self) -> bool:
-        """Whether the network may take ranks of inputs beside these."""
-        is_open = self.given.net is None or getattr(self.given.net, "in_features", 0) is None
-        return is_open and self.is_table and self.is_standardized
+        return self.given.likelihood is None and not self.num_targets and self.leaves_width("out_features")
 
     @property
     def leaves_training(self) -> bool:
@@ -151,21 +135,19 @@ class Facts:
     @property
     def takes_chains(self) -> bool:
         """Whether chains, which optimise no number and are long for large networks, take what was given."""
-        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS
-        return is_small and self.leaves_training and not self.learns_on and not open_numbers(self.likelihood)
+        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and not self.optimises
+        return is_small and self.leaves_training and not self.learns_on
 
     @property
     def takes_evidence(self) -> bool:
         """Whether the evidence framework takes what was given."""
         guide, told = self.given.guide, as_likelihood(self.likelihood)
-        is_real = told.noise is not None
-        takes_guide = guide is None or EvidenceFramework.takes(guide) or (is_real and as_guide(guide).curvature is None)
+        is_guide = guide is None or EvidenceFramework.takes(guide)
+        takes_guide = is_guide or (told.noise is not None and as_guide(guide).curvature is None)
         takes_noise = told.varies_normally or told.noise not in ("inferred", "heteroscedastic")
         is_small = self.num_data * self.num_outputs(self.likelihood) * self.num_weights <= _MOST_DERIVATIVES
-        takes_settings = self.given.only_bounds or not self.given.settings
-        return (
-            self.has_derivatives and is_small and self.leaves_scales and takes_guide and takes_noise and takes_settings
-        )
+        is_open = self.leaves_scales and (self.given.only_bounds or not self.given.settings)
+        return self.has_derivatives and is_small and is_open and takes_guide and takes_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,10 +225,11 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     )
 
 
-def _shares_weights(bnn: BNN, source: Source) -> bool:
+def _shares_weights(bnn: BNN, data: Data) -> bool:
     """Return whether an example meets weights at several positions."""
     # a weight that it meets once has a product in the outputs, one in its gradient, and one in that of its inputs
     without_prior = sum(weight.numel() for weight in bnn.net.parameters())
+    source = make_source(data, bnn, None, seed=0)
     return work_of_gradient(bnn, source, 1).products > 3 * (bnn.num_weights + without_prior)
 
 
@@ -318,6 +301,7 @@ def _flexible(facts: Facts) -> list[Parts]:
     if are_many and not has_labels:
         columns = [("ranks", 0.05), ("waves", 0.05)]
     is_open = facts.leaves_likelihood and not has_labels
+    takes_ranks = facts.is_table and facts.is_standardized and facts.leaves_width("in_features")
     steps, batch_size, lr = (2500, 256, 0.003) if are_many else (1000, 64 if facts.num_data < 2000 else 128, 0.002)
     for inputs, rate in columns:
         if inputs == "waves" and facts.num_inputs > MOST_COLUMNS_OF_WAVES:
@@ -332,7 +316,7 @@ def _flexible(facts: Facts) -> list[Parts]:
                 prior=priors.Normal(1.0 if has_labels else 0.3),
                 likelihood=likelihoods.MixtureDensity(components=5) if is_open else facts.likelihood,
                 method=Ensemble(member, members=1 if are_many else 5),
-                inputs=inputs if facts.takes_ranks else "plain",
+                inputs=inputs if takes_ranks else "plain",
                 trial=trial,
             )
         )

@@ -16,7 +16,7 @@ from pyrobnn.guides.base import built
 from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
-from pyrobnn.inference.parts import Parts
+from pyrobnn.inference.parts import Given, Parts
 from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
@@ -24,6 +24,7 @@ from pyrobnn.inference.training.start import model_of
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.tables.reading import Task
 from pyrobnn.verdict.complaint import tell
 
 
@@ -173,7 +174,11 @@ def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
     def build(parts: Parts, _: Data) -> BNN:
         return bnn.with_parts(prior=parts.prior, likelihood=parts.likelihood)
 
-    choice = choose(Facts.of_model(bnn, data))
+    likelihood = bnn.settings["likelihood"]
+    task: Task = "classification" if as_likelihood(likelihood).has_labels else "regression"
+    given = Given(**{name: bnn.settings[name] for name in ("net", "prior", "likelihood")})
+    num_classes = max(2, int(data.y.max()) + 1) if task == "classification" else 2
+    choice = choose(Facts.of(task, data, given, num_classes=num_classes, model=bnn))
     for candidate in choice.candidates:
         check_offered(candidate.method, run)
     parts, record = settled(choice, data, run, build)
