@@ -3,12 +3,11 @@
 import copy
 import math
 import random
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,6 @@ _RANGES: dict[type[nn.Module], tuple[float, float]] = {
     nn.ReLU6: (0, 6),
 }
 _UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
-_LIBRARIES = {"torch", "numpy", "pyro", "pyrobnn", *sys.stdlib_module_names}
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
@@ -282,16 +280,13 @@ def check_calls(bnn: BNN, x: X, *, training: bool) -> None:
 def changes(bnn: BNN) -> Callable[[], str | None]:
     """Return a function that names what of a network was bound anew since then, or changed in Python.
 
-    These are attributes of all modules, with what they hold, variables that their code refers to, and random streams.
-    Tensors that change in place do not count.
+    These are attributes of all modules, with what they hold, and random streams. Tensors that change in place do not
+    count.
     """
 
     def look() -> tuple[dict[str, Any], list[Any]]:
         modules, kept = dict(bnn.net.named_modules()), list[Any]()
-        parts: dict[str, Any] = {
-            "a random stream of Python or NumPy": [random.getstate(), np.random.get_state()],
-            "a variable outside of it": [type(module) for module in modules.values()],
-        }
+        parts: dict[str, Any] = {"a random stream of Python or NumPy": [random.getstate(), np.random.get_state()]}
         for name, module in modules.items():
             held = {**vars(module), **module._parameters, **module._buffers, "_buffers": 0, "_parameters": 0}
             parts |= {repr(f"{name}.{key}".lstrip(".")): part for key, part in held.items()}
@@ -314,29 +309,17 @@ def _picture(value: Any, known: set[int], kept: list[Any]) -> Any:
     kept.append(value)
     if isinstance(value, Tensor):
         return id(value), value.data_ptr() if value.layout == torch.strided else 0
-    is_foreign = isinstance(value, (FunctionType, type)) and value.__module__.partition(".")[0] in _LIBRARIES
-    if is_foreign or id(value) in known or isinstance(value, (BuiltinFunctionType, ModuleType)):
+    if id(value) in known or isinstance(value, (type, FunctionType, BuiltinFunctionType, ModuleType)):
         return id(value)
     known.add(id(value))
     try:
-        return [_picture(part, known, kept) for part in _parts(value)]
+        parts = list(value) if isinstance(value, (list, tuple, set, frozenset)) else _made_of(value)
+        return [id(type(value)), *(_picture(part, known, kept) for part in parts)]
     except REFUSALS:  # a lock, say
         return id(value)
 
 
-def _parts(value: Any) -> list[Any]:
-    """Return what makes an object, as for a copy, and what a function or a class refers to."""
-    if isinstance(value, type):
-        return [dict(vars(value)), *value.__bases__]
-    if isinstance(value, FunctionType):
-        codes, names = [value.__code__], set[str]()
-        for code in codes:
-            names.update(code.co_names)
-            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-        variables = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), *cells, *variables]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [type(value), *value]
+def _made_of(value: Any) -> list[Any]:
+    """Return what makes an object, as for a copy."""
     made = value.__reduce_ex__(4)
     return [made] if isinstance(made, str) else [*made[:3], *(list(more or ()) for more in made[3:5])]

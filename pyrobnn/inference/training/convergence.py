@@ -178,16 +178,6 @@ class ConvergenceRule:
         if self._now.best:
             put_values(self._fit.parameters, self._now.best.values)
 
-    def __str__(self) -> str:
-        now = self._now
-        if now.phase == "ended" and now.best:
-            end = "converged" if self.converged else "ended"
-            return f"{end}, elbo={now.best.elbo:.1f} ± {now.best.error:.2g}"
-        cycle = f"cycle {len(now.cycle_ends) + 1}"
-        if len(now.blocks) < 2:
-            return cycle
-        return f"{cycle}, elbo={np.mean(now.blocks):.1f} ± {_error(now.blocks):.2g}"
-
     def reason(self) -> str:
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:

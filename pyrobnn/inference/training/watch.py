@@ -153,7 +153,7 @@ class Watch:
 
     def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        self._elbo = self._words() if self._rules else f"elbo={elbo:.1f}"
+        self._elbo = f"elbo={elbo:.1f}"
         self._show(done)
         ask(self._callbacks, Progress(done, self._num_steps, elbo, self._fits[0].bnn, self._fits[0].guide), self._stop)
         if self._rules and all(rule.end is not None for rule in self._rules):
@@ -163,11 +163,6 @@ class Watch:
         best = f", best score={np.nanmax(self._scores):.3f}" if np.isfinite(self._scores).any() else ""
         self.bar.set_postfix_str(f"{self._elbo}{best}", refresh=False)
         self.bar.update(done - self.bar.n)
-
-    def _words(self) -> str:
-        first, others = min(self._rules, key=lambda rule: rule.end is not None), len(self._rules) - 1
-        going = f", {sum(rule.end is None for rule in self._rules)} of {others + 1} fits" if others else ""
-        return f"{first}{going}"
 
     def _score(self, done: int, score: float) -> None:
         """Note a validation score, and end the fit if it waited in vain for a better one."""
