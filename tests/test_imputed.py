@@ -68,7 +68,7 @@ def test_gaps_of_rows_beyond_those_that_have_the_column_do_not_bend_a_slope():
     x = normals(0.8, 600)
     y = x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[x[:, 0] > 0.5, 1] = np.nan
-    rows, targets, weights = stacked(x[:, :2], y, None, (), labels=False)
+    rows, targets, weights, _ = stacked(x[:, :2], y, None, (), labels=False)
     root = np.sqrt(weights)[:, None]
     slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
     np.testing.assert_allclose(slopes[:2], [1, 2], atol=0.12)
@@ -105,7 +105,7 @@ def test_copies_share_the_weight_of_a_row_and_complete_rows_stay(labels):
     x, y = normals(0.8, 80), np.arange(80) % 2
     x[:20, 1] = np.nan
     given = np.arange(1.0, 81)
-    found, targets, weights = stacked(x, y if labels else 1.0 * y, given, (), labels=labels)
+    found, targets, weights, _ = stacked(x, y if labels else 1.0 * y, given, (), labels=labels)
     assert len(found) == 60 + 20 * TO_FIT
     assert weights.sum() == pytest.approx(given.sum())
     np.testing.assert_array_equal(found[:60], x[20:])
@@ -119,7 +119,7 @@ def test_slopes_are_not_biased_by_gaps():
     x = normals(0.5, 400)
     y = 2 * x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[np.random.default_rng(1).random(400) < 0.5, 1] = np.nan
-    rows, targets, weights = stacked(x[:, :2], y, None, (), labels=False)
+    rows, targets, weights, _ = stacked(x[:, :2], y, None, (), labels=False)
     root = np.sqrt(weights)[:, None]
     slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
     np.testing.assert_allclose(slopes[:2], 2, atol=0.12)

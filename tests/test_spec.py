@@ -8,6 +8,7 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.inference.parts import PARTS
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
 
@@ -105,11 +106,10 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     spec = RunSpec.from_dict({"data": {"name": name}} | tables)
     resolved = spec.prepare().spec
     own = estimator(**{key: table["type"] for key, table in tables.items() if key != "fit"} | tables.get("fit", {}))
-    x = bnn.datasets.load(name).data.x
-    facts = Facts(task=own.TASK, num_data=len(x), num_inputs=x.shape[1], num_classes=3, given=own._given())
+    facts = Facts.of(own.TASK, bnn.datasets.load(name).data, own._given(), num_classes=3)
     (parts,) = choose(facts).candidates
     assert resolved.method == parts.method
-    assert (resolved.prior, resolved.likelihood) == (parts.prior, parts.likelihood)
+    assert (resolved.prior, resolved.likelihood) == (PARTS["prior"].resolve(parts.prior), parts.likelihood)
     widths = {"in_features": resolved.net.in_features, "out_features": resolved.net.out_features}
     assert resolved.net == dataclasses.replace(parts.net, **widths)
     assert RunSpec.from_dict(resolved.as_dict()) == resolved

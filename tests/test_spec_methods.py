@@ -142,11 +142,11 @@ PAIRS = {
     **{("real values", kind): f"t: The targets are numbers, and {name}.* is for classes" for kind, name in
        {"categorical": "Categorical", "bernoulli": "Bernoulli", "ordinal": "Ordinal"}.items()},
     **{("counts", kind): "t: The targets are numbers" for kind in ("categorical", "bernoulli", "ordinal")},
-    **{("real values", kind): f"t: {name} needs whole-number counts, got values such as 0.5" for kind, name in
+    **{("real values", kind): f"t: {name} needs whole-number counts, got values such as" for kind, name in
        {"poisson": "Poisson", "negative_binomial": "NegativeBinomial", "zero_inflated": "ZeroInflated"}.items()},
     **{("real values", kind): f"t: {name} needs positive targets, got 0" for kind, name in
        {"log_normal": "LogNormal", "gamma": "Gamma"}.items()},
-    ("real values", "beta"): "t: Beta needs targets above 0 and below 1, got 0 to 19.5: divide percentages by 100",
+    ("real values", "beta"): "t: Beta needs targets above 0 and below 1, got 0 to 19: divide percentages by 100",
     ("classes", "bernoulli"): "t: Bernoulli needs targets 0 and 1",
     ("classes", "categorical"): None,
     ("classes", "ordinal"): "Ordered labels need an order, and texts such as",
