@@ -7,8 +7,6 @@ BATCH = 128  # examples in a mini-batch of more
 
 # The end of a fit of automatic length
 FIRST_CYCLE = 2500  # steps
-USUAL_STEPS = 40_000  # that are expected: the median on ten problems
-USUAL_STEPS_TO_MODE = 12_000  # that are expected of a fit that seeks a mode: the median on ten problems
 TOLERANCE = 5e-3  # nats an example that the fit may miss
 SMALLEST_TOLERANCE = 0.05  # nats of all examples that any fit may miss
 QUICK_FIT = 250  # examples below which a fit is quick, and may take longer for a smaller tolerance

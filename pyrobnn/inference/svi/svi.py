@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.base import WIDE, as_guide
+from pyrobnn.guides.base import WIDE
 from pyrobnn.guides.divergence import KL
 from pyrobnn.inference import limits
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -130,9 +130,8 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         """Return the numbers of steps of a fit, for an epoch of that many batches."""
         if not self.ends_by_itself:
             steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
-            return Length(steps, steps, steps)  # type: ignore[arg-type]
-        usual = limits.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else limits.USUAL_STEPS
-        return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, limits.FIRST_CYCLE))
+            return Length(steps, steps)  # type: ignore[arg-type]
+        return Length(self.max_steps, min(self.max_steps, limits.FIRST_CYCLE))
 
     def tolerance_for(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""

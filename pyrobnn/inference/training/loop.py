@@ -81,7 +81,7 @@ class Stepper:
         engine = dict(state["engine"])
         self._waits = engine.pop("waits")
         before = EngineRecord(**engine)
-        self._restore_fits(state)
+        self.restore(state)
         if not finished and before.used != "eager":
             self._capture(before)
         if finished or self._captured or before.used == "eager":
@@ -90,12 +90,9 @@ class Stepper:
             self.restore(state)
 
     def restore(self, state: StateDict) -> None:
-        self._restore_fits(state)
-        set_random_state(state["random"])
-
-    def _restore_fits(self, state: StateDict) -> None:
         for fit, saved in zip(self.fits, state["fits"], strict=True):
-            fit.restore(saved, in_place=self._captured is not None)
+            fit.restore(saved)
+        set_random_state(state["random"])
 
     def _eager_steps(self, num_steps: int) -> Tensor:
         """Do some steps of all fits, in turn: what is drawn does not depend on how steps are put into blocks."""
@@ -143,7 +140,7 @@ def train(
     them after a step. A FloatingPointError names a site that is not finite.
     """
     length = fits[0].length
-    stepper = Stepper(fits, run.engine, length.expected)
+    stepper = Stepper(fits, run.engine, length.most)
     watch = Watch(fits, run, stop, validate=validate, block=block)
     for fit in fits:
         fit.bnn.train()

@@ -25,7 +25,6 @@ class Length(NamedTuple):
     """Numbers of optimiser steps of a fit."""
 
     most: int  # the fit never takes more
-    expected: int  # the choice of an engine plans with these
     cycle: int  # steps of the schedule; of its first cycle where the fit ends by itself
 
 
@@ -208,28 +207,28 @@ class TrainingState:
             "batches": self.batches.state(),
         }
 
-    def restore(self, state: StateDict, *, in_place: bool) -> None:
-        """Go back, or on, to a state; in place, the tensors of the optimiser stay where a captured graph has them."""
+    def restore(self, state: StateDict) -> None:
+        """Go back, or on, to a state; tensors stay where a captured graph has them."""
         with torch.no_grad():
             self.trained.load_state_dict(state["trained"])
             for parameter, saved in zip(self.parameters, state["memories"], strict=True):
-                self._restore_memory(parameter, saved, state["done"], in_place=in_place)
+                self._restore_memory(parameter, saved, state["done"])
         self.moved = [self.parameters[index] for index in state["with_gradient"]] or self.moved
         self.cycle_factor = state["cycle_factor"]
         self.schedule_steps, self._schedule_start = state["schedule"]
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])
 
-    def _restore_memory(self, parameter: Tensor, saved: dict[str, Any], done: int, *, in_place: bool) -> None:
-        if not in_place:
-            self.optimizer.state[parameter] = {
-                key: torch.full_like(value, done) if key == "step" else _moved(value, parameter)
-                for key, value in saved.items()
-            }
-            return
-        for key, value in self.optimizer.state[parameter].items():
-            if isinstance(value, Tensor):
-                value.copy_(saved[key] if key in saved else torch.zeros_like(value))
+    def _restore_memory(self, parameter: Tensor, saved: dict[str, Any], done: int) -> None:
+        memory = self.optimizer.state[parameter]
+        for key, value in (memory | saved).items():
+            new = torch.full_like(value, done) if key == "step" else value
+            if isinstance(new, Tensor):
+                new = new.to(parameter.device, copy=True) if key in saved else torch.zeros_like(new)
+            if isinstance(memory.get(key), Tensor) and isinstance(new, Tensor):
+                memory[key].copy_(new)
+            else:
+                memory[key] = new
 
     def _restart_schedule(self, done: int) -> None:
         self.group.update(self.first_settings)
@@ -250,10 +249,6 @@ def check_trainable(bnn: BNN, guide: PyroModule, method: StochasticMethod, examp
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
     if method.kl in DIVERGENCES:
         check_divergence(bnn, guide, method.guide, method.kl, example)
-
-
-def _moved(value: Any, like: Tensor) -> Any:
-    return value.to(like.device).clone() if isinstance(value, Tensor) else value
 
 
 def cloned(values: Sequence[Tensor]) -> list[Tensor]:
