@@ -108,7 +108,7 @@ def test_the_record_is_kept_on_disk(ended, tmp_path):
 def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000, noise=0.0):
     """Return a length whose cycles measure these objectives, the number of the best, their steps and their rates."""
     parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0, kl_warmup=0), [], []
-    fit = SimpleNamespace(parameters=[parameter], schedule_steps=100, method=method)
+    fit = SimpleNamespace(parameters=[parameter], schedule_steps=100, method=method, optimizer=None)
     rate = 1.0
     length, done = ConvergenceRule(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
@@ -205,7 +205,6 @@ def test_a_fit_ends_at_max_steps(most, cycles):
     [
         {"lr": 1e-9},
         {"lr": 1e-8, "optimizer": "adamw", "batch_size": 8},
-        {"lr": 1e-9, "optimizer": "sgd"},
         {"lr": 1e-9, "guide": "map"},
         {"schedule": {"type": "exponential_lr", "gamma": 0.01}},
     ],
@@ -217,8 +216,7 @@ def test_a_fit_that_stands_still_has_not_converged(settings):
     assert not posterior.record.convergence.converged
     assert posterior.record.stopped_by == "steps"
     assert posterior.record.stop_reason.startswith("not converged")
-    if settings["lr"] < 1e-2 and settings.get("optimizer") != "sgd":
-        assert "raise the learning rate" in posterior.record.stop_reason
+    assert "raise the learning rate" in posterior.record.stop_reason or settings["lr"] == 1e-2
 
 
 @pytest.mark.slow

@@ -122,27 +122,21 @@ class CapturedStep:
     def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:
         """Do steps, the first of them number `first` from 1, and return log-likelihood and KL, (steps, [R,] 2).
 
-        They have learning rates and factors on the KL, (steps, [R]) each. `rows` has those of each
-        mini-batch in turn, (batches, [R,] batch); None for all data.
+        They have learning rates and factors on the KL, (steps, [R]) each. `rows` has those of the mini-batches,
+        (steps, [R,] batch); None for all data.
         """
         num_steps = len(lr)
         others = torch.from_numpy(np.array([self._rates(self._group, first + k) for k in range(num_steps)], float))
         others = others.view(num_steps, *[1] * (lr.ndim - 1), -1).expand(*lr.shape, -1)
-        table = {
-            "rates": torch.cat([lr[..., None], others], -1),
-            "kl_weight": kl_weight,
-        } | ({} if rows is None else {"rows": rows})
-        starts = range(0, num_steps, MAX_BLOCK)
-        parts = [
-            self._run({name: values[start : start + MAX_BLOCK] for name, values in table.items()}) for start in starts
-        ]
-        return torch.cat(parts)
+        table = {"rates": torch.cat([lr[..., None], others], -1), "kl_weight": kl_weight, "rows": rows}
+        return torch.cat(
+            [self._run(table, start, min(MAX_BLOCK, num_steps - start)) for start in range(0, num_steps, MAX_BLOCK)]
+        )
 
-    def _run(self, table: dict[str, Tensor]) -> Tensor:
-        """Run the graph for each row of the tables, at most `MAX_BLOCK`, and return the terms."""
-        num_rows = len(table["kl_weight"])
+    def _run(self, table: dict[str, Any], start: int, num_rows: int) -> Tensor:
+        """Run the graph for some rows of the tables, at most `MAX_BLOCK`, and return the terms."""
         for name, values in self._state["tables"].items():
-            values[:num_rows].copy_(table[name])
+            values[:num_rows].copy_(table[name][start : start + num_rows])
         self._state["position"].zero_()
         for done in range(0, num_rows, self.noise.num_rows):
             count = min(self.noise.num_rows, num_rows - done)

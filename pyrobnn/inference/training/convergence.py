@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
+from torch.optim import Adam
 
-from pyrobnn._core.random import seeded
 from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
@@ -21,9 +20,7 @@ _MOST_BLOCKS = 20
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
 _STILL = 0.01
-"""A cycle that moves no parameter so far is compared with steps of Adam at a usual rate."""
-_PROBE_STEPS = 50
-_PROBE_RATE = 0.01
+"""A cycle in which Adam cannot move a parameter so far tells nothing: its steps are no longer than its rate."""
 
 Phase = Literal["train", "measure", "ended"]
 
@@ -69,7 +66,6 @@ class _Now:
     blocks: list[float] = dataclasses.field(default_factory=list)  # of those that measure; before, of the last four
     best: Best | None = None
     gain: float | None = None  # nats that the latest cycle gained over those before it
-    missed: float = 0.0  # nats that a usual rate gains, where the latest cycle hardly moved
     cycle_ends: list[int] = dataclasses.field(default_factory=list)  # steps done then
 
 
@@ -78,7 +74,7 @@ class ConvergenceRule:
 
     A cycle runs the schedule of the learning rate from the best result so far, and measures the objective by steps at
     rate 0. After a gain of the tolerance, or while the KL warms up, the next has twice as many steps, else half as many
-    at 0.3 times the rate. If that gains less too the fit has converged, unless nothing moved and a usual rate gains.
+    at 0.3 times the rate. If that gains less too the fit has converged, unless its rate was too low to move anything.
     """
 
     def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:
@@ -94,7 +90,12 @@ class ConvergenceRule:
     def converged(self) -> bool:
         """Whether neither more steps nor a lower rate gained the tolerance."""
         now = self._now
-        return now.phase == "ended" and now.cycle.is_lowered and not self._gained and now.missed < self._tolerance
+        return now.phase == "ended" and now.cycle.is_lowered and not self._gained and not self._is_too_slow
+
+    @property
+    def _is_too_slow(self) -> bool:
+        """Whether the rate was too low to move a parameter in the latest cycle."""
+        return isinstance(self._fit.optimizer, Adam) and self._fit.reach * self._now.cycle.rate < _STILL
 
     @property
     def measures(self) -> bool:
@@ -124,22 +125,15 @@ class ConvergenceRule:
         is_known = len(now.blocks) >= _FEWEST_BLOCKS and _error(now.blocks) <= self._tolerance / 2
         if not is_known and len(now.blocks) < max(_MOST_BLOCKS, now.cycle.steps // (10 * block)):
             return None
-        is_still = self._is_still()
         values = self._end_cycle(done)
         left = self._max_steps - done
         left = min(left - _MOST_BLOCKS * block, 10 * left // 11)  # to measure takes up to a tenth more
         following = cycle_after(now.cycle, done, left, gained=self._gained)
         if following is None:
             now.phase = "ended"
-            now.missed = self._missed(values) if is_still and now.cycle.is_lowered else 0.0
             return Move(rate=0.0, values=values)
         now.cycle, now.phase, now.blocks = following, "train", []
         return Move(rate=following.rate, values=values, cycle=following.steps)
-
-    def _is_still(self) -> bool:
-        """Return whether no parameter is away from the best of the cycles before; the first cycle has none."""
-        pairs = zip(self._fit.parameters, self._now.best.values if self._now.best else (), strict=False)
-        return all(float((p.detach() - value).abs().max()) < _STILL for p, value in pairs if p.numel())
 
     def _end_cycle(self, done: int) -> list[Tensor]:
         """Note what the cycle gained, and return the best parameters."""
@@ -151,28 +145,6 @@ class ConvergenceRule:
         now.cycle_ends.append(done)
         return now.best.values
 
-    def _missed(self, values: list[Tensor]) -> float:
-        """Return the nats that Adam gains from some values at a usual rate, after which all is put back."""
-        batch, parameters = next(self._fit.batches), self._fit.parameters
-        buffers = [*self._fit.trained.buffers()]
-
-        def objective() -> float:
-            with seeded(0, "probe"):
-                terms = torch.stack([self._fit.evaluate(batch) for _ in range(_FEWEST_BLOCKS)])
-            return float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
-
-        optimizer, kept = torch.optim.Adam(parameters, lr=_PROBE_RATE), cloned(buffers)
-        put_values(parameters, values)
-        before = objective()
-        with seeded(0, "steps"):
-            for _ in range(_PROBE_STEPS):
-                self._fit.differentiate(batch)
-                optimizer.step()
-        gain = objective() - before
-        optimizer.zero_grad()
-        put_values([*parameters, *buffers], [*values, *kept])
-        return gain
-
     def finish(self) -> None:
         """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
         if self._now.best:
@@ -182,10 +154,9 @@ class ConvergenceRule:
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
-        if self._now.missed >= self._tolerance:
+        if self._now.phase == "ended" and self._is_too_slow:
             return (
-                f"not converged: the last {steps} steps moved no parameter by {_STILL:g}, and {_PROBE_STEPS} steps of "
-                f"Adam at a rate of {_PROBE_RATE:g} gain {self._now.missed:.2g} nats; raise the learning rate"
+                f"not converged: the last {steps} steps cannot move a parameter by {_STILL:g}; raise the learning rate"
             )
         gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
         return f"not converged within max_steps={self._max_steps}{gained}"

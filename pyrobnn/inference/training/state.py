@@ -83,6 +83,7 @@ class TrainingState:
 
     The seed orders the batches. The example is a row of data, to run model and guide with. `moved` are the parameters
     that have a gradient in a step. `cycle_factor` is another factor on the rate: 0 while a fit measures.
+    `reach` is the sum of the rates of the schedule so far, as far as Adam can move a parameter.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class TrainingState:
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
-        self.cycle_factor = 1.0
+        self.cycle_factor, self.reach = 1.0, 0.0
 
     @property
     def tolerance(self) -> float:
@@ -178,9 +179,10 @@ class TrainingState:
         return float(self.group["lr"]) * self.cycle_factor
 
     def _move_on(self) -> None:
-        is_over = self.done - self._schedule_start >= self.schedule_steps
-        if self._schedule is not None and not is_over:
-            self._schedule.step()
+        if self.done - self._schedule_start < self.schedule_steps:
+            self.reach += float(self.group["lr"])
+            if self._schedule is not None:
+                self._schedule.step()
         self.done += 1
 
     def count_steps(self) -> None:
@@ -234,7 +236,7 @@ class TrainingState:
         self.group.update(self.first_settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
-            self._schedule, self.done = self._new_schedule(), self._schedule_start
+            self._schedule, self.done, self.reach = self._new_schedule(), self._schedule_start, 0.0
             for _ in range(done - self._schedule_start):
                 self._move_on()
 
