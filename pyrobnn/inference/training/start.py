@@ -19,13 +19,14 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import NoiseSharing, as_guide, built
+from pyrobnn.guides.divergence import DIVERGENCES
 from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.network_checks import check_calls
-from pyrobnn.inference.training.elbo import choose_kl
-from pyrobnn.inference.training.state import StochasticMethod, TrainingState, check_trainable
+from pyrobnn.inference.training.elbo import check_divergence, choose_kl
+from pyrobnn.inference.training.state import StochasticMethod, TrainingState, named_parameters
 from pyrobnn.nets import is_custom
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
@@ -67,7 +68,10 @@ def build_parts(
         with seeded(seed, "kl"):
             kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
         resolved = dataclasses.replace(resolved, kl=kl)
-    check_trainable(model, guide, resolved, example)
+    if not named_parameters(model, guide):
+        raise InputError("There is nothing to optimise: model and guide have no parameters.")
+    if resolved.kl in DIVERGENCES:
+        check_divergence(model, guide, resolved.guide, resolved.kl, example)
     return BuiltParts(model, guide, resolved, example)
 
 

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
-from pyrobnn.guides.divergence import DIVERGENCES, KL
+from pyrobnn.guides.divergence import KL
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
+from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.priors.scale_mixture import tabulate
 
 
@@ -243,14 +242,6 @@ class TrainingState:
     def is_finite(self) -> bool:
         extremes = [extreme for p in self.parameters if p.numel() for extreme in p.detach().aminmax()]
         return bool(torch.stack(extremes).isfinite().all())
-
-
-def check_trainable(bnn: BNN, guide: PyroModule, method: StochasticMethod, example: Batch) -> None:
-    """Refuse a model and a guide that the method cannot train."""
-    if not named_parameters(bnn, guide):
-        raise InputError("There is nothing to optimise: model and guide have no parameters.")
-    if method.kl in DIVERGENCES:
-        check_divergence(bnn, guide, method.guide, method.kl, example)
 
 
 def cloned(values: Sequence[Tensor]) -> list[Tensor]:

@@ -144,20 +144,17 @@ class Watch:
                 move = rule.judge(terms[:, index], done)
                 if move is not None:
                     self._fits[index].follow(move)
-            self._show_and_ask(terms, done)
+            elbo, first = float((terms[..., 0] - terms[..., 1]).mean()), self._fits[0]
+            self._elbo = f"elbo={elbo:.1f}"
+            self._show(done)
+            ask(self._callbacks, Progress(done, self._num_steps, elbo, first.bnn, first.guide), self._stop)
+            if self._rules and all(rule.end is not None for rule in self._rules):
+                self._stop.ask("convergence")
         stands = bool(self._rules) and all(rule.measures for rule in self._rules)
         is_due = done % self._method.eval_every == 0 and not stands
         ends = self._stop.by is not None and not self._stop.by_ctrl_c
         if self._validate is not None and (is_due or at_end or ends):
             self._score(done, self._validate())
-
-    def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
-        elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        self._elbo = f"elbo={elbo:.1f}"
-        self._show(done)
-        ask(self._callbacks, Progress(done, self._num_steps, elbo, self._fits[0].bnn, self._fits[0].guide), self._stop)
-        if self._rules and all(rule.end is not None for rule in self._rules):
-            self._stop.ask("convergence")
 
     def _show(self, done: int) -> None:
         best = f", best score={np.nanmax(self._scores):.3f}" if np.isfinite(self._scores).any() else ""
