@@ -27,15 +27,10 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights. If None, a normal prior: of scale 1.5 for chains on standardised inputs, else
-            with tuned scales.
+        net, prior, guide, method: parts that are not given follow from the rules: up to 1,000 rows chains of `MCLMC`,
+            which draw the scales of the weights too, of more an ensemble of networks with dropout.
         likelihood: the distribution of labels; Categorical if None.
-        guide: the guide of the method, or of its inner method; None for the default.
-        method: the inference method. If None, sizes decide: two chains of `NUTS` up to 100 rows with more than two rows
-            per input; `EvidenceFramework` up to 1,000 rows of two classes, and for 201 to 500 of three, over 20 for
-            each input; else `SVI`. The last two have a mean-field guide.
-        steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, categories, missing,
+        steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, inputs, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 

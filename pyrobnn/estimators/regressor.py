@@ -15,31 +15,26 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     """A Bayesian neural network for real targets or counts, by scikit-learn's rules.
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
-    guide__rank or method__method__lr, for searches. With nothing given, prior precisions and noise are tuned by the
-    evidence of a Laplace approximation: up to 500 rows; above 2,000 the noise is
-    trained, and between them rows held out choose.
+    guide__rank or method__method__lr, for searches. What is not given follows from the rules of
+    docs/explanations/defaults.md: up to 500 rows the evidence measures scales and noise and chooses the likelihood, of
+    more a fifth that is held out chooses between that and networks with dropout. `posterior_.record.choice` says why.
 
     See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network, if None, in double precision, with one or two hidden layers of 50 units.
-            Widths that are left out follow from the data.
-        prior: the prior of the weights; Normal("fan_in") if None.
-        likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive
-            targets with a long tail that their logarithm lacks (skewness above 2), which are standardised. With no
-            part and no setting given, rows held out may choose a Student-t for targets with outliers, from 60 rows on
-            a likelihood of counts for whole numbers that repeat, and from 300 on one with noise that depends on the
-            input, or a mixture density.
-        guide: the guide of the method, or of its inner method; None for the default.
-        method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
-            given, else `SVI`.
-        steps: steps of the method, or of its inner method; None for the default. Alone it bounds the default fit, whose
-            prior and noise are measured all the same: iterations of each start, transitions of a chain, or steps. Rows
-            held out are compared as without it, by fits of their usual length.
+        net: the network. Widths that are left out follow from the data.
+        prior: the prior of the weights.
+        likelihood: the distribution of targets. None means Gaussian, or a likelihood that suits them better, if neither
+            the outputs of the network nor a guide or a method is given.
+        guide: the guide of the method, or of its inner method.
+        method: the inference method.
+        steps: steps of the method, or of its inner method. Alone it bounds each fit of the default, whose prior and
+            noise are measured all the same: iterations of each start, transitions of a chain, or steps.
         lr: the learning rate, likewise.
         batch_size: rows in a mini-batch, likewise.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
+        inputs: "plain", or "ranks" or "waves" for networks that see ranks of the inputs too, as in `Data`.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal".
         missing: "raise" refuses missing values, "impute" draws them given the other columns: five times to fit, and
             for predictions, which join the draws. Indicator columns mark numbers that are missing, and missing text is
