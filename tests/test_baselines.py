@@ -151,7 +151,6 @@ def test_a_fit_to_noise_is_told_by_rows_left_out(signal, is_told):
     assert len(texts) == is_told
     for text in texts:
         assert text.startswith("The fit predicts no better than a constant")
-        assert "on 60 training examples, each left out of the fit: fit" in text
     inputs, targets = rng.standard_normal((2000, 3)), torch.from_numpy(rng.standard_normal(2000))
     targets += signal * torch.from_numpy(np.sin(inputs[:, 0]))
     new = regressor.predict_dist(inputs).log_prob(targets)

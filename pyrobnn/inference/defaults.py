@@ -278,9 +278,8 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
     if facts.are_counts:
         return likelihoods.Poisson(), likelihoods.NegativeBinomial()
     varying = likelihoods.Gaussian("heteroscedastic")
-    if facts.num_data > MOST_ROWS_OF_EVIDENCE:
-        return (varying,)
-    return (*([likelihoods.LogNormal()] if facts.is_positive else []), likelihoods.StudentT(), varying)
+    others = (varying,) if facts.num_data > MOST_ROWS_OF_EVIDENCE else (likelihoods.StudentT(), varying)
+    return (likelihoods.LogNormal(), *others) if facts.is_positive else others
 
 
 def _trained(facts: Facts) -> list[Parts]:

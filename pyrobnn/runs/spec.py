@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field
 
+from pyrobnn import likelihoods
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
@@ -236,8 +237,10 @@ class Prepared:
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
+        others = to_dict(spec.method).get("likelihoods", ())
+        taken = " or ".join([repr(spec.likelihood), *(in_short(likelihoods.resolve(one)) for one in others)])
         return (
-            f"A {data.task}{reason}. {self.choice} Likelihood {spec.likelihood!r}. Method "
+            f"A {data.task}{reason}. {self.choice} Likelihood {taken}. Method "
             f"{to_dict(spec.method)['type']}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."

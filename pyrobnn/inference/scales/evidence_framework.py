@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 import math
+import sys
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
+from tqdm.auto import tqdm
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
@@ -157,6 +159,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             evidence=dataclasses.replace(searched.record(likelihoods), members=counts),
             measured=closed_numbers(models[model].settings["likelihood"], tuned),
         )
+        if run.progress and self.likelihoods:
+            tqdm.write(f"{record.evidence}.", file=sys.stderr)
         for one in around.values():
             one.record = record
         members = [around[index] for index in order for _ in range(counts[index])]
