@@ -59,6 +59,7 @@ class Facts:
     num_targets: int = 0  # columns of targets (N, K); 0 for (N,)
     is_positive: bool = False
     are_counts: bool = False
+    are_dispersed: bool = False  # with a variance of at least their mean, as any counts of varying rates
     is_standardized: bool = True
     is_table: bool = True
     learns_on: bool = False
@@ -92,6 +93,7 @@ class Facts:
             num_targets=0 if y.ndim == 1 else data.y[0].numel(),
             is_positive=bool((y > 0).all()),
             are_counts=y.ndim == 1 and are_counts(y),
+            are_dispersed=bool(y.var(correction=0) >= y.mean()),
             is_standardized=bool(data.standardize),
             is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
             learns_on=learns_on,
@@ -275,7 +277,7 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
     is_open = facts.leaves_likelihood and facts.given.guide is None and not facts.learns_on
     if not is_open or not facts.is_standardized or facts.num_data < ROWS_FOR_EACH_INPUT * facts.num_inputs:
         return ()
-    if facts.are_counts:
+    if facts.are_counts and facts.are_dispersed:
         return likelihoods.Poisson(), likelihoods.NegativeBinomial()
     varying = likelihoods.Gaussian("heteroscedastic")
     others = (varying,) if facts.num_data > MOST_ROWS_OF_EVIDENCE else (likelihoods.StudentT(), varying)
@@ -286,6 +288,13 @@ def _trained(facts: Facts) -> list[Parts]:
     method = SVI(guide=_MEAN_FIELD, max_steps=40_000, lr=0.02, num_particles=2)
     prior = _OPEN if facts.task == "classification" else _FAN_IN
     return [Parts(net=_NET, prior=prior, likelihood=facts.likelihood, method=method)]
+
+
+def _shape(facts: Facts) -> Any:
+    """Return a density of any shape; of whole numbers, on each of which that would pile up, one with a single peak."""
+    if facts.are_counts:
+        return likelihoods.NegativeBinomial() if facts.are_dispersed else likelihoods.StudentT(scale="heteroscedastic")
+    return likelihoods.MixtureDensity(components=5)
 
 
 def _flexible(facts: Facts) -> list[Parts]:
@@ -313,7 +322,7 @@ def _flexible(facts: Facts) -> list[Parts]:
             Parts(
                 net=nets.MLP(hidden=(256, 256) if are_many else (128, 128)),
                 prior=priors.Normal(1.0 if has_labels else 0.3),
-                likelihood=likelihoods.MixtureDensity(components=5) if is_open else facts.likelihood,
+                likelihood=_shape(facts) if is_open else facts.likelihood,
                 method=Ensemble(member, members=1 if are_many else 5),
                 inputs=inputs if takes_ranks else "plain",
                 trial=trial,
