@@ -136,7 +136,7 @@ def test_the_gradient_is_that_of_svi_divided_by_the_examples(settings):
         _, training = start(of, bnn.SVI(steps=1, **settings), source, 0, "cpu")
         training.bnn.train()
         torch.manual_seed(1)
-        terms = training.differentiate([(X, Y)])
+        terms = training.differentiate((X, Y))
     loss = loss_of(fit)
     found = gradients(fit, loss)
     elbo = float(terms[0] - settings.get("temperature", 1.0) * terms[1])

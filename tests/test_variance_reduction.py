@@ -381,6 +381,6 @@ def test_noise_for_each_example_is_captured(name, noise, options):
 def test_replicates_with_other_noise_are_not_one_graph():
     model, _, x, y = make()
     methods = [bnn.SVI(guide=guide, steps=4) for guide in PER_EXAMPLE.values()]
-    with pytest.warns(UserWarning, match="noise is 'local' and 'flipout'"):
+    with pytest.warns(UserWarning, match="differ in `noise` of MeanFieldGuide: 'local' and 'flipout'"):
         found = bnn.fit_replicates(model, (x, y), methods, seed=0, engine="captured", progress=False)
     assert len(found) == 2

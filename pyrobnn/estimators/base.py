@@ -29,7 +29,7 @@ from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Run, guide_of
-from pyrobnn.inference.parts import PARTS, Given, require_task
+from pyrobnn.inference.parts import PARTS, Given
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
@@ -200,7 +200,6 @@ class AbstractBNN(BaseEstimator):
         choice = choose(dataclasses.replace(self._facts, given=given, learns_on=learns_on))
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
             if reset:
-                require_task(self.TASK, choice.facts.likelihood, examples.y)
                 parts, record = settled(choice, examples, run)
                 run, examples = dataclasses.replace(run, choice=record), examples.with_inputs(parts.inputs)
                 self.posterior_ = fit_in_silence(parts.model(examples), examples, parts.method, run)

@@ -20,7 +20,7 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.limits import ROWS_FOR_EACH_INPUT
 from pyrobnn.inference.mcmc.mclmc import MCLMC
-from pyrobnn.inference.parts import Given, InputColumns, Parts, with_width
+from pyrobnn.inference.parts import Given, InputColumns, Parts, require_task, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
@@ -80,8 +80,14 @@ class Facts:
         learns_on: bool = False,
         model: BNN | None = None,
     ) -> "Facts":
-        """Return the facts of data, and of a model whose parts were given."""
+        """Return the facts of data, and of a model whose parts were given.
+
+        Raises:
+            InputError: a likelihood of classes for numbers, or one of numbers for classes.
+        """
         y, likelihood = data.y.double(), given.likelihood or _LIKELIHOODS[task]
+        if model is None:
+            require_task(task, likelihood, data.y)
         parts = Parts(net=given.net or _NET, prior=given.prior or _OPEN, likelihood=likelihood, method=None)
         bnn = parts.model(data) if model is None else model
         in_net = any(one.requires_grad for one in bnn.net.parameters())

@@ -22,7 +22,7 @@ from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
-from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_width
+from pyrobnn.inference.parts import PARTS, Given, predicts_classes, with_width
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
@@ -187,10 +187,9 @@ class RunSpec:
         parts_given = {name: getattr(self, name) for name in PARTS}
         given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
         num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2
-        choice = choose(Facts.of(dataset.task, dataset.data, given, num_classes=num_classes))
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
-            require_task(dataset.task, choice.facts.likelihood, train.y)
+            choice = choose(Facts.of(dataset.task, dataset.data, given, num_classes=num_classes))
             parts, record = settled(choice, train, run)
             train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
