@@ -9,8 +9,9 @@ import torch
 from scipy import stats
 
 import pyrobnn as bnn
-from pyrobnn.inference import defaults, held_out
-from pyrobnn.inference.defaults import RULES, Choice, Facts, choose, explain
+from pyrobnn.inference import held_out
+from pyrobnn.inference.defaults import RULES, Choice, choose, explain
+from pyrobnn.inference.facts import Facts, are_counts
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.parts import Given, Parts
@@ -237,4 +238,4 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     ],
 )
 def test_counts_are_whole_numbers_that_repeat(y, expected):
-    assert defaults.are_counts(torch.tensor(y).double()) == expected
+    assert are_counts(torch.tensor(y).double()) == expected

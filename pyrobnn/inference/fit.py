@@ -13,7 +13,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.inference.defaults import choose
+from pyrobnn.inference.facts import Facts
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
 from pyrobnn.inference.parts import Given, Parts

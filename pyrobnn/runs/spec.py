@@ -19,7 +19,8 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation, make_source
-from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.inference.defaults import choose
+from pyrobnn.inference.facts import Facts
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.inference.parts import PARTS, Given, predicts_classes, with_width

@@ -1,0 +1,157 @@
+"""What the rules of defaults look at: sizes and kind of the data, and what was given."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn import likelihoods, nets, priors
+from pyrobnn._torch.inputs import Inputs
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.tracker import mixes_examples
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import as_guide
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.parts import Given, Parts, require_task
+from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
+from pyrobnn.inference.scales.open_scales import work_of_gradient
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.priors.base import as_prior
+from pyrobnn.tables.reading import LEAST_AMOUNT, Task
+
+NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
+FAN_IN, OPEN = priors.Normal(scale="fan_in"), priors.Normal()
+"""The network where none is given, and its prior for numbers and for labels."""
+MOST_WEIGHTS_OF_CHAINS = 10_000
+_MOST_DERIVATIVES = 2**25
+"""Derivatives of the outputs of all rows in the weights, which the evidence framework holds."""
+_LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
+_NOTHING = Given()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What rules look at: the data, and what was given. Sizes that are not known yet are 0; a row of weight 2 is two.
+
+    `learns_on` says that later rows will have the posterior, as independent normals, for their prior.
+    """
+
+    task: Task
+    num_data: int = 0
+    num_inputs: int = 0
+    num_classes: int = 2
+    num_targets: int = 0  # columns of targets (N, K); 0 for (N,)
+    is_positive: bool = False
+    are_counts: bool = False
+    are_dispersed: bool = False  # with a variance of at least their mean, as any counts of varying rates
+    is_standardized: bool = True
+    is_table: bool = True
+    learns_on: bool = False
+    given: Given = _NOTHING
+    num_weights: int = 0  # of the network that was given, or of the default
+    shares_weights: bool = False  # between positions of an example
+    has_derivatives: bool = True  # of the outputs of each row in its weights, which are all that it optimises
+    optimises: bool = False  # numbers beside the weights that have a prior
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        data: Data,
+        given: Given = _NOTHING,
+        *,
+        num_classes: int = 2,
+        learns_on: bool = False,
+        model: BNN | None = None,
+    ) -> "Facts":
+        """Return the facts of data, and of a model whose parts were given.
+
+        Raises:
+            InputError: a likelihood of classes for numbers, or one of numbers for classes.
+        """
+        y, likelihood = data.y.double(), given.likelihood or _LIKELIHOODS[task]
+        if model is None:
+            require_task(task, likelihood, data.y)
+        parts = Parts(net=given.net or NET, prior=given.prior or OPEN, likelihood=likelihood, method=None)
+        bnn = parts.model(data) if model is None else model
+        in_net = any(one.requires_grad for one in bnn.net.parameters())
+        return cls(
+            task=task,
+            num_data=max(len(data), round(data.total_weight)),
+            num_inputs=data.x[0].numel(),
+            num_classes=num_classes,
+            num_targets=0 if y.ndim == 1 else data.y[0].numel(),
+            is_positive=bool((y > 0).all()),
+            are_counts=y.ndim == 1 and are_counts(y),
+            are_dispersed=bool(y.var(correction=0) >= y.mean()),
+            is_standardized=bool(data.standardize),
+            is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
+            learns_on=learns_on,
+            given=given,
+            num_weights=bnn.num_weights,
+            shares_weights=model is not None and _shares_weights(model, data),
+            has_derivatives=not (in_net or mixes_examples(bnn.net)),
+            optimises=any(one.requires_grad for one in bnn.parameters()),
+        )
+
+    @property
+    def likelihood(self) -> Any:
+        return self.given.likelihood or _LIKELIHOODS[self.task]
+
+    def num_outputs(self, likelihood: Any) -> int:
+        """Return the number of network outputs for a likelihood of all classes, or of the columns of targets."""
+        labels, columns = torch.arange(self.num_classes), (1, self.num_targets) if self.num_targets else (1,)
+        has_classes = self.task == "classification" and not self.num_targets
+        return int(likelihood.num_outputs(labels if has_classes else torch.zeros(columns)))
+
+    def leaves_width(self, name: str) -> bool:
+        """Whether the network is not given, or declared without this width."""
+        return self.given.net is None or getattr(self.given.net, name, 0) is None
+
+    @property
+    def leaves_likelihood(self) -> bool:
+        """Whether the likelihood of a column of targets, and with it the number of outputs, may be chosen."""
+        return self.given.likelihood is None and not self.num_targets and self.leaves_width("out_features")
+
+    @property
+    def leaves_training(self) -> bool:
+        """Whether neither a guide nor settings of a training were given; `steps` alone bounds any."""
+        return self.given.guide is None and (self.given.only_bounds or not self.given.settings)
+
+    @property
+    def leaves_scales(self) -> bool:
+        """Whether the scales of a normal prior may be chosen."""
+        prior = self.given.prior
+        return prior is None or (as_prior(prior).is_normal and (as_prior(prior).has_open_scale or prior == FAN_IN))
+
+    @property
+    def takes_chains(self) -> bool:
+        """Whether chains, which optimise no number and are long for large networks, take what was given."""
+        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and not self.optimises
+        return is_small and self.leaves_training and not self.learns_on
+
+    @property
+    def takes_evidence(self) -> bool:
+        """Whether the evidence framework takes what was given."""
+        guide, told = self.given.guide, as_likelihood(self.likelihood)
+        is_guide = guide is None or EvidenceFramework.takes(guide)
+        takes_guide = is_guide or (told.noise is not None and as_guide(guide).curvature is None)
+        takes_noise = told.varies_normally or told.noise not in ("inferred", "heteroscedastic")
+        is_small = self.num_data * self.num_outputs(self.likelihood) * self.num_weights <= _MOST_DERIVATIVES
+        is_open = self.leaves_scales and (self.given.only_bounds or not self.given.settings)
+        return self.has_derivatives and is_small and is_open and takes_guide and takes_noise
+
+
+def are_counts(y: Tensor) -> bool:
+    """Return whether targets (N,) are whole numbers from 0 up, mostly below 100, that repeat."""
+    is_whole = bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
+    return is_whole and len(y.unique()) <= len(y) / 2
+
+
+def _shares_weights(bnn: BNN, data: Data) -> bool:
+    """Return whether an example meets weights at several positions."""
+    # a weight that it meets once has a product in the outputs, one in its gradient, and one in that of its inputs
+    without_prior = sum(weight.numel() for weight in bnn.net.parameters())
+    source = make_source(data, bnn, None, seed=0)
+    return work_of_gradient(bnn, source, 1).products > 3 * (bnn.num_weights + without_prior)
