@@ -27,8 +27,11 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     See docs/how-to/scikit-learn.md.
 
     Args:
-        net, prior, guide, method: parts that are not given follow from the rules: up to 1,000 rows chains of `MCLMC`,
-            which draw the scales of the weights too, of more an ensemble of networks with dropout.
+        net: the network.
+        prior: the prior of the weights.
+        guide: the guide of the method, or of its inner method.
+        method: the inference method. If None, the rules of docs/explanations/defaults.md choose: up to 1,000 rows
+            chains of `MCLMC`, which draw the scales of weights too, of more an ensemble of networks with dropout.
         likelihood: the distribution of labels; Categorical if None.
         steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, inputs, categories, missing,
             random_state, device, engine and verbose.

@@ -17,7 +17,6 @@ from pyrobnn.inference.parts import InputColumns, Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import Task
 
 MOST_ROWS_OF_CHAINS = 1000
@@ -83,15 +82,13 @@ def explain(data: Data, task: Task | None = None) -> str:
 
 
 def _with_given(parts: Parts, facts: Facts) -> Parts:
-    """Return the parts that were given in place of others; an open prior leaves one that is closed."""
-    given, prior = facts.given, facts.given.prior
-    if prior is None or (as_prior(prior).has_open_scale and not parts.method.offer().tunes_scales):
-        prior = parts.prior
+    """Return the parts that were given in place of others, but the prior."""
+    given = facts.given
     net = parts.net if given.net is None else given.net
     likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
         net=with_width(net, "out_features", facts.num_outputs(likelihood)) if facts.num_data else net,
-        prior=prior,
+        prior=parts.prior,
         likelihood=likelihood,
         method=given.method_for(parts.method),
         inputs=given.inputs or parts.inputs,
@@ -99,9 +96,18 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     )
 
 
+def _measured(facts: Facts) -> Any:
+    """Return the prior that was given, or one whose scales the method tunes, or are measured before it."""
+    return facts.given.prior or (OPEN if facts.task == "classification" else FAN_IN)
+
+
+def _own(facts: Facts, prior: Any) -> Any:
+    """Return a prior of the rule in place of one with open scales, which nothing would measure."""
+    return prior if facts.leaves_scales else facts.given.prior
+
+
 def _given(facts: Facts) -> list[Parts]:
-    prior = OPEN if facts.task == "classification" else FAN_IN
-    return [Parts(net=NET, prior=prior, likelihood=facts.likelihood, method=facts.given.method)]
+    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=facts.given.method)]
 
 
 def _chains(facts: Facts) -> list[Parts]:
@@ -110,7 +116,7 @@ def _chains(facts: Facts) -> list[Parts]:
     if facts.given.net is None or isinstance(facts.given.net, nets.MLP):
         prior = {"0.weight": _SCALES_OF_INPUTS, "*": _SHARED_SCALES}
     method = MCLMC(num_draws=100, warmup=600, num_chains=4, init="net")
-    return [Parts(net=NET, prior=prior, likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=_own(facts, prior), likelihood=facts.likelihood, method=method)]
 
 
 def _shared(facts: Facts) -> list[Parts]:
@@ -123,7 +129,7 @@ def _shared(facts: Facts) -> list[Parts]:
         schedule="cosine_annealing_lr",
         temperature=0.03 if facts.leaves_scales else 1.0,
     )
-    return [Parts(net=NET, prior=OPEN, likelihood=facts.likelihood, method=Ensemble(member, members=3))]
+    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=Ensemble(member, members=3))]
 
 
 def _evidence(facts: Facts) -> list[Parts]:
@@ -133,7 +139,7 @@ def _evidence(facts: Facts) -> list[Parts]:
         starts = 2 if facts.num_data * facts.num_inputs <= MOST_NUMBERS_OF_TWO_STARTS else 1
     options: dict[str, Any] = {"iterations": 75} if is_short else {}
     method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts), **options)
-    return [Parts(net=NET, prior=FAN_IN, likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=method)]
 
 
 def _rivals(facts: Facts) -> tuple[Any, ...]:
@@ -150,8 +156,7 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
 
 def _trained(facts: Facts) -> list[Parts]:
     method = SVI(guide=_MEAN_FIELD, max_steps=40_000, lr=0.02, num_particles=2)
-    prior = OPEN if facts.task == "classification" else FAN_IN
-    return [Parts(net=NET, prior=prior, likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=method)]
 
 
 def _shape(facts: Facts) -> Any:
@@ -185,7 +190,7 @@ def _flexible(facts: Facts) -> list[Parts]:
         found.append(
             Parts(
                 net=nets.MLP(hidden=(256, 256) if are_many else (128, 128)),
-                prior=priors.Normal(1.0 if has_labels else 0.3),
+                prior=_own(facts, priors.Normal(1.0 if has_labels else 0.3)),
                 likelihood=_shape(facts) if is_open else facts.likelihood,
                 method=Ensemble(member, members=1 if are_many else 5),
                 inputs=inputs if takes_ranks else "plain",

@@ -1,7 +1,9 @@
 """The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
+import dataclasses
+import math
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from pyro import poutine
@@ -10,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._core.settings import to_dict
+from pyrobnn._core.settings import fields_of, to_dict
 from pyrobnn._torch.devices import running
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -117,6 +119,12 @@ class ChainMethod(BaseMethod[Posterior]):
     @property
     def batch_size(self) -> BatchSize:
         return "all"
+
+    def bounded(self, steps: int) -> Any:
+        """Return the method with at most so many transitions in each chain, half of them to warm up."""
+        half, of_any = math.ceil(steps / 2), cast("Any", self)
+        most = {"warmup", "num_draws"} & fields_of(type(self)).keys()
+        return dataclasses.replace(of_any, **{name: min(half, getattr(self, name)) for name in most})
 
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains."""

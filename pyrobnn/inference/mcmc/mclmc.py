@@ -25,6 +25,8 @@ _SMALLER_STEPS = (
 _TYPICAL_STEPS = 20
 """Steps from one draw to the next, for the choice of the engine."""
 _STATISTICS = ("diverging", "energy_error", "step_size", "n_steps")
+_TOLERATED_SHARE = 0.1
+"""Of draws with a refused step: a draw is many steps, and a step that is refused costs little."""
 
 
 class Microcanonical(ChainMethod):
@@ -61,7 +63,7 @@ class Microcanonical(ChainMethod):
         draws, rows = (torch.stack(parts, 1) for parts in zip(*pairs, strict=True))
         numbers = dict(zip(_STATISTICS, rows.unbind(-1), strict=True))
         diverging = int(numbers["diverging"].sum())
-        if diverging:
+        if diverging > _TOLERATED_SHARE * self.num_chains * self.num_draws:
             warn_user(diverged(diverging, self.num_chains * self.num_draws), remedies=_SMALLER_STEPS)
         return Chains(draws, numbers, record, walk.num_steps, diverging)
 

@@ -42,8 +42,8 @@ class IVON(SVI):
         optimizer: leave it out.
         schedule: as in `SVI`; by default the rate falls to 0 along half a cosine, and 1 - beta2 and the rate of Adam
             follow in proportion. None in a fit of a given length keeps them constant, as in the paper.
-        steps, epochs, max_steps, tolerance, batch_size, num_particles, kl, temperature, clip_norm, kl_warmup, patience,
-            eval_every: as in `SVI`.
+        patience: as in `SVI`, like steps, epochs, max_steps, tolerance, batch_size, num_particles, kl, temperature,
+            clip_norm, kl_warmup and eval_every.
         adam_lr: learning rate of parameters without a distribution.
         beta1: share of the past in the mean of gradients.
         beta2: share of the past in the precisions, which settle after some 20 / (1 - beta2) steps. In a shorter fit
