@@ -106,7 +106,6 @@ class Offer:
         copies: the number of members or chains; each needs a draw to predict with.
         wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
         starts_at_mode: whether a run then starts at the mode with the measured scales; members of an ensemble do not.
-        tunes_scales: whether a run seeks prior scales and noise itself, before the guide.
         spreads: whether the posterior spreads around the points of its guide.
     """
 
@@ -119,7 +118,6 @@ class Offer:
     copies: int = 1
     wants_measured_scales: bool = False
     starts_at_mode: bool = False
-    tunes_scales: bool = False
     spreads: bool = False
 
 

@@ -113,7 +113,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
-        return Offer(guide=self.guide, callbacks=False, tunes_scales=True)
+        return Offer(guide=self.guide, callbacks=False)
 
     def bounded(self, steps: int) -> "EvidenceFramework":
         """Return the method with rounds that share the steps; its end counts as two."""
