@@ -169,6 +169,15 @@ def test_the_best_on_rows_held_out_is_taken_with_its_length():
     assert (again, [one.log_score for one in same.candidates]) == (parts, [one.log_score for one in record.candidates])
 
 
+@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+def test_steps_that_were_given_bound_the_fit_that_was_chosen():
+    x = np.linspace(-1, 1, 600)[:, None]
+    fitted = bnn.BNNRegressor(random_state=0, steps=3, likelihood=L.StudentT(scale="heteroscedastic"))
+    record = fitted.fit(x, x[:, 0]).posterior_.record
+    assert record.choice.rule == "many rows"
+    assert record.methods[1]["steps"] == 3
+
+
 def test_a_lead_that_may_be_chance_is_said():
     """The evidence framework and an ensemble of the same linear model; a constant is far behind it."""
     _, record = settled(candidates(EXACT, LINE), linear(), RUN)

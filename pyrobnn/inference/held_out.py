@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.splits import same_inputs, split_rows
 from pyrobnn.inference.defaults import Choice
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.parts import InputColumns, Parts
@@ -46,7 +48,7 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
     record = ChoiceRecord(choice.rule.name, choice.sentence, [], chose_length=choice.facts.given.leaves_length)
     if len(choice.candidates) == 1 and choice.candidates[0].trial is None:
         return choice.candidates[0], record
-    judge = _Judge(data, run, build, by_mass=choice.facts.are_counts)
+    judge = _Judge(data, run, build, choice.facts.are_counts, record.chose_length)
     with progress_bar(choice.candidates, desc="fits judged by rows held out", unit="fit", shown=run.progress) as bar:
         trials = [judge.tried(parts, number) for number, parts in enumerate(bar)]
     whole = [trial for trial in trials if trial.parts.trial is None]
@@ -88,11 +90,19 @@ class _Judge:
     data: Data
     run: Run
     build: Build
-    by_mass: bool  # whether targets are whole numbers that repeat, to be scored by their probability
+    by_mass: bool = False  # whether targets are whole numbers that repeat, to be scored by their probability
+    finds_length: bool = True  # whether nobody gave the number of steps, which then bounds each fit
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The numbers of the rows to fit to, and of those held out."""
+        groups = same_inputs(self.data.x) if self.data.groups is None else self.data.groups
+        share = min(_SHARE, _MOST_ROWS / len(self.data))
+        return split_rows(groups, self.data.y, share, seed=derive(self.run.seed, "held out"))
 
     def split(self, inputs: InputColumns) -> tuple[Data, Data]:
-        share = min(_SHARE, _MOST_ROWS / len(self.data))
-        return self.data.with_inputs(inputs).split(share, seed=derive(self.run.seed, "held out"))
+        whole, (rest, part) = self.data.with_inputs(inputs), self.rows
+        return whole[rest], whole[part]
 
     def tried(self, parts: Parts, number: int) -> _Trial:
         """Return the trial of parts; scores are -infinity for a fit that failed."""
@@ -121,6 +131,8 @@ class _Judge:
     def with_length(self, best: _Trial) -> Parts:
         """Return the parts with the number of steps for all rows; a trial that still gained at its end goes on."""
         parts, steps = best.parts, best.steps
+        if not self.finds_length:
+            return dataclasses.replace(parts, trial=None)
         inner, trial = parts.method.offer().inner, parts.trial
         if _MORE_STEPS * steps > inner.steps and steps > _LAST_STEPS * trial.steps:
             longer = dataclasses.replace(trial, steps=4 * trial.steps, eval_every=2 * trial.eval_every)
@@ -130,8 +142,7 @@ class _Judge:
 
     def mean_and_error(self, scores: Tensor) -> tuple[float, float]:
         """Return the mean of a number for each row held out, and its standard error; infinite where a number is."""
-        weights = self.split("plain")[1].weights
-        weights = torch.ones_like(scores) if weights is None else weights
+        weights = torch.ones_like(scores) if self.data.weights is None else self.data.weights[self.rows[1]]
         mean, total = float((weights * scores).sum() / weights.sum()), float(weights.sum())
         if not math.isfinite(mean):
             return mean, math.inf
