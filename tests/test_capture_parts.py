@@ -37,7 +37,7 @@ from pyrobnn.inference.capture.graph import (
 )
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.step import RandomInputs
-from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import ELBO, WeightLatents
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.tape import runner
@@ -122,7 +122,7 @@ def gradients(model, guide):
 
 
 def by_pyro(model, guide, x, y, *, kl, num_data=NUM_DATA, kl_weight=KL_WEIGHT):
-    elbo = make_elbo(kl, 1)
+    elbo = ELBO(kl, 1)
     with seeded(7), fast_pyro(), WeightLatents(kl_weight):
         elbo.differentiable_loss(model, guide, x, y, num_data=num_data).backward()
     return (elbo.log_likelihood, elbo.kl), gradients(model, guide)

@@ -17,7 +17,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import LatentBeta, LatentStudentT
-from pyrobnn.inference.training.elbo import make_elbo
+from pyrobnn.inference.training.elbo import ELBO
 
 
 @pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])
@@ -58,7 +58,7 @@ def model(y):
 @pytest.mark.parametrize("num_particles", [1, 3])
 def test_gradient_and_loss_are_those_of_pyro_for_score_functions_too(num_particles):
     y, found = torch.tensor([0.5, 1.5, -0.2]), []
-    for elbo in (make_elbo("mc", num_particles), Trace_ELBO(num_particles=num_particles)):
+    for elbo in (ELBO("mc", num_particles), Trace_ELBO(num_particles=num_particles)):
         with local_parameters():
             guide = Scores()
         with seeded(0), local_parameters():

@@ -19,7 +19,7 @@ from pyrobnn._core.waiting import progress_bar, waiting
 from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.training.elbo import make_elbo
+from pyrobnn.inference.training.elbo import ELBO
 
 NOISE = 0.4
 
@@ -50,7 +50,7 @@ def test_gradients_of_mu_and_rho_are_the_hand_derived_ones():
     noise = torch.randn_like(guide.loc)
     torch.manual_seed(11)
     with fast_pyro():
-        make_elbo("mc", 1).differentiable_loss(model, guide, x, y).backward()
+        ELBO("mc", 1).differentiable_loss(model, guide, x, y).backward()
 
     mu, rho = guide.loc.detach(), guide.rho.detach()
     sigma = softplus(rho)

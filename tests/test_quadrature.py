@@ -27,7 +27,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import ELBO, WeightLatents
 from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64
@@ -245,7 +245,7 @@ def built(model, x, y, guide=None):
 
 def by_pyro(model, guide, *batch, kl="quadrature", weight=1.0, seed=7, **settings):
     """Gradients of the loss by every parameter, the loss and the terms, from Pyro's ELBO."""
-    elbo = make_elbo(kl, 1)
+    elbo = ELBO(kl, 1)
     parameters = [*model.parameters(), *guide.parameters()]
     with seeded(seed), fast_pyro(), WeightLatents(weight):
         loss = elbo.differentiable_loss(model, guide, *batch, **settings)

@@ -14,7 +14,7 @@ from pyrobnn._torch import per_example
 from pyrobnn._torch.per_example import NormalNoise, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.training.elbo import make_elbo
+from pyrobnn.inference.training.elbo import ELBO
 from pyrobnn.testing.checks import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
@@ -350,7 +350,7 @@ def test_path_derivative_has_no_variance_at_the_exact_posterior(path_derivative,
     estimates = []
     for _ in range(5):
         guide.zero_grad()
-        make_elbo("mc", 1).differentiable_loss(model, guide, data.x, data.y).backward()
+        ELBO("mc", 1).differentiable_loss(model, guide, data.x, data.y).backward()
         estimates.append(torch.cat([guide.loc.grad, guide.rho.grad]))
     found = torch.stack(estimates).abs().max()
     assert found < 1e-9 if spread == 0 else found > 0.1

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 import pyrobnn
-from pyrobnn._core.folders import new_file, new_folder
+from pyrobnn._core.folders import new_file
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.datasets.table import categories_of
 from pyrobnn.posterior.mixture import Mixture, predict_copies
@@ -27,7 +27,7 @@ from pyrobnn.storage.save import save as save_posterior
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 _ROWS_FILE = "rows.safetensors"
-_ALL_ROWS_FOLDER = "all_rows"
+ALL_ROWS_FOLDER = "all_rows"
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
     }
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a file, whole or not at all; null stands for numbers that are not finite."""
+def write_json(path: Path, values: Any) -> None:
+    """Write a file, whole or not at all; null stands for numbers that are not finite, tables for dataclasses."""
     with new_file(path) as file:
         file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -83,19 +83,15 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
     return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
 
 
-def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
-    """Write the fit into a run folder, whole or not at all."""
-    with new_folder(folder / _ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
-        write_fit(place, prepared, posterior, seconds)
-
-
 def folder_for_new_rows(folder: Path) -> Path:
     """Return the folder, in a run folder or itself, with the posterior that predicts new rows."""
-    return folder / _ALL_ROWS_FOLDER if (folder / _ALL_ROWS_FOLDER).is_dir() else folder
+    return folder / ALL_ROWS_FOLDER if (folder / ALL_ROWS_FOLDER).is_dir() else folder
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it, with null for numbers that are not finite."""
+    """Return a value as JSON can hold it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -26,7 +26,7 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.files import write_all_rows, write_fit, write_json
+from pyrobnn.runs.files import ALL_ROWS_FOLDER, write_fit, write_json
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
@@ -166,8 +166,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)
-    fitted: Posterior | Mixture = fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
-    return fitted
+    return fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
 
 
 def _judge(
@@ -182,7 +181,7 @@ def _judge(
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
             diagnosis = _diagnose(prepared, posterior, simple)
-            write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
+            write_json(path / "diagnosis.json", diagnosis)
         final, num_learned = _fit_for_new_rows(prepared, posterior, path, progress=progress)
         result = RunResult(posterior, prepared.train, test, scores, baselines, diagnosis, path, final, num_learned)
         with waiting("drawing the pictures and writing the report", shown=progress):
@@ -229,7 +228,8 @@ def _fit_for_new_rows(
         )
         if not found >= before - _TOLERATED_LOSS:
             return judged, len(prepared.train)
-        write_all_rows(path, whole, final, time.perf_counter() - started)
+        with new_folder(path / ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
+            write_fit(place, whole, final, time.perf_counter() - started)
         return final, len(whole.train)
 
 
@@ -324,15 +324,11 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
 def _metrics(
     prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], baselines: dict[str, dict[str, Score]]
 ) -> dict[str, Any]:
-    validation = prepared.validation
     return {
-        "scores": {name: dataclasses.asdict(entry) for name, entry in scores.items()},
-        "baselines": {
-            name: {key: dataclasses.asdict(entry) for key, entry in entries.items()}
-            for name, entries in baselines.items()
-        },
+        "scores": scores,
+        "baselines": baselines,
         "num_train": len(prepared.train),
-        "num_validation": 0 if validation is None else len(validation),
+        "num_validation": 0 if prepared.validation is None else len(prepared.validation),
         "num_test": len(prepared.test),
         "num_draws": prepared.spec.predict.num_draws,
         "num_steps": posterior.record.num_steps,

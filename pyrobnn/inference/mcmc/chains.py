@@ -154,27 +154,20 @@ class ChainMethod(BaseMethod[Posterior]):
                 guide = setting.build(target.bnn, *target.example)
             kept = torch.stack([*chains.statistics.values()], -1) if chains.statistics else guide.statistics
             guide.hold(target.log_joint.constrain(chains.draws), kept)
-            return Posterior(
-                target.bnn,
-                guide,
-                example=target.example,
-                x_scaler=source.x_scaler,
-                y_scaler=source.y_scaler,
-                seed=run.seed,
-                record=FitRecord(
-                    method=to_dict(self) | {"guide": to_dict(setting)},
-                    num_data=source.num_data,
-                    feature_names=source.feature_names,
-                    num_steps=chains.num_steps,
-                    stopped_by="steps",
-                    stop_reason="all steps done",
-                    device=str(target.example[0].device),
-                    engine=chains.engine,
-                    num_diverging=chains.num_diverging,
-                    threads=threads,
-                    seconds=run.seconds,
-                ),
+            record = FitRecord(
+                method=to_dict(self) | {"guide": to_dict(setting)},
+                num_data=source.num_data,
+                feature_names=source.feature_names,
+                num_steps=chains.num_steps,
+                stopped_by="steps",
+                stop_reason="all steps done",
+                device=str(target.example[0].device),
+                engine=chains.engine,
+                num_diverging=chains.num_diverging,
+                threads=threads,
+                seconds=run.seconds,
             )
+            return source.posterior(target.bnn, guide, target.example, seed=run.seed, record=record)
 
 
 def _check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:

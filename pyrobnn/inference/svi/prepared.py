@@ -21,7 +21,7 @@ from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.network_checks import SHOWN
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import ELBO, WeightLatents
 from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record
 from pyrobnn.inference.training.state import StochasticMethod
 from pyrobnn.posterior.posterior import Posterior
@@ -145,7 +145,7 @@ class PreparedFit(nn.Module):
         self.bnn, self.guide, self.num_data = parts.bnn, parts.guide, source.num_data
         self.temperature = parts.method.temperature
         self._method, self._source, self._record, self._seed = parts.method, source, record, seed
-        self._elbo = make_elbo(parts.method.kl, parts.method.num_particles)
+        self._elbo = ELBO(parts.method.kl, parts.method.num_particles)
         if parts.method.kl == "quadrature":
             tabulate(self.bnn)
         self.train()

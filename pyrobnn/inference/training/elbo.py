@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.distributions.util import is_identically_zero, scale_and_mask
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO
 from pyro.infer.trace_elbo import _compute_log_r
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
@@ -44,18 +44,27 @@ class WeightLatents(Messenger):
             msg["scale"] = msg["scale"] * self.weight
 
 
-class _NotesTerms:
-    """Keeps log-likelihood and KL of the latest evaluation in float64, averaged over particles.
+class ELBO(Trace_ELBO):
+    """Pyro's ELBO, with its KL from draws or, for another `kl`, in closed form or by quadrature, never from draws.
 
-    The two are summed apart: their difference would lose the smaller one to rounding.
+    It keeps log-likelihood and KL of the latest evaluation in float64, averaged over particles. The two are summed
+    apart: their difference would lose the smaller one to rounding.
     """
 
     log_likelihood: Tensor  # E_q[log p(D | w)] as estimated, ()
     kl: Tensor  # KL(q || p) as estimated, ()
 
+    def __init__(self, kl: KL, num_particles: int) -> None:
+        super().__init__(num_particles=num_particles)
+        self._divergence = DIVERGENCES.get(kl)  # KL(q || p) of a site without its draw
+
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         noted = []
-        for model_trace, guide_trace in super()._get_traces(model, guide, args, kwargs):  # type: ignore[misc]
+        for model_trace, guide_trace in super()._get_traces(model, guide, args, kwargs):
+            if self._divergence is not None:
+                for node in _latents(model_trace):
+                    drawn = guide_trace.nodes[node["name"]]
+                    drawn["divergence"] = self._divergence(drawn["fn"], node["fn"])
             with torch.no_grad():
                 noted.append((_log_likelihood(model_trace), self._kl(model_trace, guide_trace)))
             yield model_trace, guide_trace
@@ -64,66 +73,46 @@ class _NotesTerms:
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the ELBO, (), with the gradient of Pyro's surrogate; nothing is read back from the device."""
         loss, surrogate = torch.zeros(()), torch.zeros(())
-        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
-            value, particle = self._differentiable_loss_particle(model_trace, guide_trace)
-            loss = loss + value / self.num_particles  # type: ignore[attr-defined]
-            surrogate = surrogate + particle / self.num_particles  # type: ignore[attr-defined]
+        particles = _of_draws if self._divergence is None else _of_divergences
+        for traces in self._get_traces(model, guide, args, kwargs):
+            value, particle = particles(*traces)
+            loss = loss + value / self.num_particles
+            surrogate = surrogate + particle / self.num_particles
         return loss + (surrogate - surrogate.detach())
 
     def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
-        raise NotImplementedError
-
-    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
-        """Return minus the ELBO of one particle without a gradient, and what has its gradient, both scalars."""
-        raise NotImplementedError
-
-
-class DrawnELBO(_NotesTerms, Trace_ELBO):
-    """`Trace_ELBO`, with its KL from draws, that keeps the terms of its latest evaluation."""
-
-    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        if self._divergence is not None:
+            drawn = (guide_trace.nodes[node["name"]] for node in _latents(model_trace))
+            return torch.stack([node["divergence"].sum().double() for node in drawn]).sum()
         log_q = [_unweighted(node) for node in guide_trace.nodes.values() if node["type"] == "sample"]
         log_p = [_unweighted(node) for node in _latents(model_trace)]
         return torch.stack(log_q).sum() - torch.stack(log_p).sum()
 
-    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
-        log_p = [node["log_prob_sum"] for node in model_trace.nodes.values() if node["type"] == "sample"]
-        drawn = [node for node in guide_trace.nodes.values() if node["type"] == "sample"]
-        surrogate, log_r = sum(log_p), None
-        for node in drawn:
-            _, score_function, entropy = node["score_parts"]
-            if not is_identically_zero(entropy):
-                surrogate = surrogate - entropy.sum()
-            if not is_identically_zero(score_function):
-                log_r = _compute_log_r(model_trace, guide_trace) if log_r is None else log_r
-                surrogate = surrogate + (log_r.sum_to(node["cond_indep_stack"]) * score_function).sum()
-        with torch.no_grad():
-            loss = sum(node["log_prob_sum"] for node in drawn) - sum(log_p)
-        return loss, -surrogate
+
+def _of_draws(model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+    """Return minus the ELBO of a particle without a gradient, and what has its gradient, both scalars."""
+    log_p = [node["log_prob_sum"] for node in model_trace.nodes.values() if node["type"] == "sample"]
+    drawn = [node for node in guide_trace.nodes.values() if node["type"] == "sample"]
+    surrogate, log_r = sum(log_p), None
+    for node in drawn:
+        _, score_function, entropy = node["score_parts"]
+        if not is_identically_zero(entropy):
+            surrogate = surrogate - entropy.sum()
+        if not is_identically_zero(score_function):
+            log_r = _compute_log_r(model_trace, guide_trace) if log_r is None else log_r
+            surrogate = surrogate + (log_r.sum_to(node["cond_indep_stack"]) * score_function).sum()
+    with torch.no_grad():
+        loss = sum(node["log_prob_sum"] for node in drawn) - sum(log_p)
+    return loss, -surrogate
 
 
-class DivergenceELBO(_NotesTerms, TraceMeanField_ELBO):
-    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation, and never falls back on draws."""
-
-    divergence: Callable[[Any, Any], Tensor]  # KL(q || p) of a site without its draw
-
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
-        model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
-        for node in _latents(model_trace):
-            drawn = guide_trace.nodes[node["name"]]
-            drawn["divergence"] = self.divergence(drawn["fn"], node["fn"])
-        return model_trace, guide_trace
-
-    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
-        drawn = (guide_trace.nodes[node["name"]] for node in _latents(model_trace))
-        return torch.stack([node["divergence"].sum().double() for node in drawn]).sum()
-
-    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
-        loss = -sum(node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed"))
-        for node in _latents(model_trace):
-            drawn = guide_trace.nodes[node["name"]]
-            loss = loss + scale_and_mask(drawn["divergence"], scale=drawn["scale"], mask=drawn["mask"]).sum()
-        return loss.detach(), loss
+def _of_divergences(model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+    """Return the same where each site has its divergence."""
+    loss = -sum(node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed"))
+    for node in _latents(model_trace):
+        drawn = guide_trace.nodes[node["name"]]
+        loss = loss + scale_and_mask(drawn["divergence"], scale=drawn["scale"], mask=drawn["mask"]).sum()
+    return loss.detach(), loss
 
 
 def _log_likelihood(model_trace: Any) -> Tensor:
@@ -138,15 +127,6 @@ def _latents(model_trace: Any) -> list[Any]:
 
 def _unweighted(node: Any) -> Tensor:
     return node["log_prob_sum"].detach().double() / node["scale"]
-
-
-def make_elbo(kl: KL, num_particles: int) -> "DrawnELBO | DivergenceELBO":
-    """Return Pyro's ELBO: the KL in closed form ("analytic"), or also by "quadrature", or from the draws."""
-    if kl not in DIVERGENCES:
-        return DrawnELBO(num_particles=num_particles)
-    elbo = DivergenceELBO(num_particles=num_particles)
-    elbo.divergence = DIVERGENCES[kl]
-    return elbo
 
 
 def check_divergence(bnn: BNN, guide: PyroModule, setting: Any, kl: KL, example: Batch) -> None:

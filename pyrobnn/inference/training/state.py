@@ -16,7 +16,7 @@ from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import KL
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import ELBO, WeightLatents
 from pyrobnn.priors.scale_mixture import tabulate
 
 
@@ -99,7 +99,7 @@ class TrainingState:
         self.first_settings = {k: v for k, v in self.group.items() if k not in ("params", "initial_lr")}
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
-        self._elbo = make_elbo(method.kl, method.num_particles)
+        self._elbo = ELBO(method.kl, method.num_particles)
         self.schedule_steps, self._schedule_start = self.length.cycle, 0
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
