@@ -181,7 +181,8 @@ def compare(run_dirs: list[Path]) -> None:
     for folder in run_dirs:
         run_folder(folder)
     with waiting(_LOADING):
-        from pyrobnn.runs.compared import compare_runs, shown
+        from pyrobnn.report.words import text
+        from pyrobnn.runs.compared import compare_runs
 
     with waiting("comparing the runs"):
         comparison = compare_runs(run_dirs)
@@ -191,7 +192,7 @@ def compare(run_dirs: list[Path]) -> None:
     names = list(comparison.scores)
     settings = Table("setting", *map(escaped, names), title="differences", title_justify="left")
     for key, values in comparison.specs.items():
-        settings.add_row(escaped(key), *(escaped(shown(values[name])) for name in names))
+        settings.add_row(escaped(key), *(escaped(text(values[name])) for name in names))
     if comparison.specs:
         Console().print(settings)
 

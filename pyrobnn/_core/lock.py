@@ -12,7 +12,7 @@ from typing import Any
 class _Change:
     """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
 
-    def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._get, self.put, self.other = get, put, get()
 
     def swap(self) -> None:
@@ -75,7 +75,7 @@ class _OneThread:
             self._give()
 
     @contextmanager
-    def changed(self, get: Callable[[], Any], put: Callable[[Any], None]) -> Iterator[None]:
+    def changed(self, get: Callable[[], Any], put: Callable[[Any], object]) -> Iterator[None]:
         """Hold the lock in a block that changes a state of the process, got and put so, which is put back after it."""
         with self:
             change = _Change(get, put)

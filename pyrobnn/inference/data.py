@@ -172,7 +172,8 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
     with seeded(seed, "data"):
         head = first_rows(data)
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
-        x_scaler, y_scaler = _units(data, bnn)
+        standard = data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)
+        x_scaler, y_scaler = standard if bnn.units is None else bnn.units
         shown, products = checked_outputs(bnn, data, head, x_scaler, y_scaler)
     return Source(data, head, x_scaler, y_scaler, num_data, shown, bnn.num_weights, products, epoch)
 
@@ -181,10 +182,3 @@ def check_validation(data: Data | Loader, bnn: BNN, source: Source, *, seed: int
     """Refuse data that a model cannot score in the units of its source."""
     with seeded(seed, "data"):
         checked_outputs(bnn, data, first_rows(data), source.x_scaler, source.y_scaler)
-
-
-def _units(data: Data | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
-    """Return the maps of inputs and targets: those of the model if it has any, else of the data."""
-    if bnn.units is not None:
-        return bnn.units
-    return data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)

@@ -83,13 +83,9 @@ class Run:
         closed = closed_numbers(likelihood, posterior.bnn.settings["likelihood"])
         if closed is None and self.start is not None:
             closed = self.start.record.measured
-        fill_in(posterior, evidence=evidence, measured=closed, choice=self.choice)
-
-
-def fill_in(posterior: Posterior | Mixture, **fields: Any) -> None:
-    """Note fields where the record of a posterior, or of a member, has none."""
-    for one in dict.fromkeys((posterior, *posterior.members)):
-        one.note(**{name: value for name, value in fields.items() if getattr(one.record, name) is None})
+        fields = {"evidence": evidence, "measured": closed, "choice": self.choice}
+        for one in dict.fromkeys((posterior, *posterior.members)):  # a member may have its own
+            one.note(**{name: value for name, value in fields.items() if getattr(one.record, name) is None})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,15 +134,17 @@ class Method[R](Protocol):
             (`FitRecord`). The record has the method with its settings and, under "guide", the setting that rebuilds
             the guide on loading.
         """
-        ...
+        raise NotImplementedError
 
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""
-        ...
+        return Offer()
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not go with the method, before work that takes seconds."""
-        ...
+        """Refuse model and data that do not go with the method or its inner method, before work that takes seconds."""
+        inner = self.offer().inner
+        if inner is not None:
+            inner.check(bnn, data, run)
 
 
 @runtime_checkable
@@ -161,17 +159,11 @@ class SideBySide(Method[Posterior], Protocol):
 registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
 
 
-class BaseMethod[R]:
+class BaseMethod[R](Method[R]):
     """Base of the methods: write `infer`, and `offer` for further features.
 
     An inner method, as in `Ensemble`, is the field `method`, which has a default.
     """
-
-    def infer(self, bnn: BNN, data: Any, run: Run) -> R:
-        raise NotImplementedError
-
-    def offer(self) -> Offer:
-        return Offer()
 
     def bounded(self, steps: int) -> Any:
         """Return the method, or its inner method, with at most so many steps; without steps as it is."""
@@ -182,16 +174,6 @@ class BaseMethod[R]:
     def learning_on(self) -> Any:
         """Return the method for more data: a single posterior, under the posterior so far as a prior that stays."""
         return self
-
-    def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not fit the method or its inner method, before any long work.
-
-        Raises:
-            InputError: naming the mismatch.
-        """
-        inner = self.offer().inner
-        if inner is not None:
-            inner.check(bnn, data, run)
 
 
 def checked_method(method: Any, data: Any) -> Any:

@@ -243,12 +243,13 @@ def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
 def flat(value: Any) -> list[tuple[str, str]]:
     """Return nested tables as rows of a dotted key and a value; settings are turned into tables first."""
     nested = value if isinstance(value, Mapping) else to_dict(value)
-    return [(key, _text(item)) for key, item in leaves(nested)]
+    return [(key, text(item)) for key, item in leaves(nested)]
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a setting as a table shows it."""
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(item) for item in value)
+        value = ", ".join(text(item) for item in value)
     if isinstance(value, float):
         return f"{value:g}"
-    return "–" if value is None else str(value)
+    return "–" if value in (None, "") else str(value)

@@ -5,9 +5,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
+from rich.markup import escape
+from rich.table import Table
 
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.settings import leaves
@@ -17,10 +20,6 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.files import predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from rich.table import Table
 
 _INNER_METHOD = "fit.method."
 _DERIVED_SETTINGS = ("net.in_features", "net.out_features")
@@ -39,7 +38,7 @@ class Comparison:
 
     best: str
     scores: dict[str, dict[str, Score]]
-    differences: dict[str, "DataFrame"]
+    differences: dict[str, pd.DataFrame]
     specs: dict[str, dict[str, Any]]
     num_test: int
 
@@ -65,11 +64,8 @@ class Comparison:
         return f"By log score {' '.join(sentence for sentence in told if sentence)}"
 
     @property
-    def tables(self) -> "Iterator[Table]":
+    def tables(self) -> Iterator[Table]:
         """The best run beside each other run, in tables of 80 columns."""
-        from rich.markup import escape
-        from rich.table import Table
-
         best = self.scores[self.best]
         for name, paired in self.differences.items():
             title = escape(printable(f"{name} less {self.best}, on {self.num_test} test examples"))
@@ -144,10 +140,3 @@ def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
     types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}
     return {key: row for key, row in unlike.items() if key in types or all(key in spec for spec in specs.values())}
-
-
-def shown(value: Any) -> str:
-    """Return a setting as a table shows it."""
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(map(str, value))
-    return "–" if value in (None, "") else str(value)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
+from sklearn.datasets import make_friedman1, make_moons
 
 from pyrobnn.metrics import Score
 from pyrobnn.report.words import concluded, found, score_rows
@@ -14,37 +16,26 @@ from pyrobnn.runs.run import run
 from pyrobnn.runs.run_folders import check_new_run
 from pyrobnn.runs.spec import RunSpec
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 _HALF_GAP = 0.35
 
 
-def _with_a_gap() -> "DataFrame":
-    import pandas as pd
-
+def _with_a_gap() -> pd.DataFrame:
     generator = np.random.default_rng(0)
     x = generator.uniform(_HALF_GAP, 1.0, 200) * np.repeat([-1, 1], 100)
     return pd.DataFrame({"x": x, "y": 10 * np.sin(2 * np.pi * x) + generator.normal(size=200)})
 
 
-def _friedman() -> "DataFrame":
-    import pandas as pd
-    from sklearn.datasets import make_friedman1
-
+def _friedman() -> pd.DataFrame:
     x, y = make_friedman1(300, noise=1.0, random_state=0)
     return pd.DataFrame(x, columns=[f"x{column}" for column in range(1, 11)]).assign(y=y)
 
 
-def _moons() -> "DataFrame":
-    import pandas as pd
-    from sklearn.datasets import make_moons
-
+def _moons() -> pd.DataFrame:
     x, label = make_moons(500, noise=0.2, random_state=0)
     return pd.DataFrame(x, columns=["x1", "x2"]).assign(moon=np.where(label == 1, "lower", "upper"))
 
 
-PROBLEMS: Mapping[str, tuple[str, "Callable[[], DataFrame]", str]] = {
+PROBLEMS: Mapping[str, tuple[str, Callable[[], pd.DataFrame], str]] = {
     "gap": (f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}", _with_a_gap, "fit.png"),
     "friedman": (
         "ten columns, five of which matter, in products and curves (Friedman 1991)",

@@ -77,11 +77,6 @@ class FitSpec:
         method = dict(self.settings) if self.method is None else methods.to_table(self.method)
         return method | {key: getattr(self, key) for key in OF_ANY_FIT}
 
-    @property
-    def num_parts(self) -> int:
-        """The number of members of an ensemble, which may be the default, or of Markov chains: each needs a draw."""
-        return (self.method or Ensemble()).offer().copies
-
 
 @setting
 class PredictSpec:
@@ -115,26 +110,27 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         """Combine the guide and the method, and refuse sections that do not fit each other."""
-        if self.predict.num_draws < self.fit.num_parts:
-            method = self.fit.method
+        method = self.fit.method
+        copies = (method or Ensemble()).offer().copies  # without a method it may be an ensemble
+        if self.predict.num_draws < copies:
             of = "the default, which may be an ensemble" if method is None else to_dict(method)["type"]
             raise InputError(
-                f"[predict] `num_draws` must be at least {self.fit.num_parts}, a draw from each member or Markov chain "
+                f"[predict] `num_draws` must be at least {copies}, a draw from each member or Markov chain "
                 f"of {of}, got {self.predict.num_draws}."
             )
-        if self.fit.method is None:
+        if method is None:
             return
         if self.guide is not None:
             try:
-                method = with_guide(self.fit.method, self.guide)
+                method = with_guide(method, self.guide)
             except InputError as error:
                 raise InputError(f"[guide] {error}") from None
             object.__setattr__(self, "fit", dataclasses.replace(self.fit, method=method))
-        object.__setattr__(self, "guide", guide_of(self.fit.method))
-        name = to_dict(self.fit.method)["type"]
-        if self.data.validation is not None and not self.fit.method.offer().follows_validation:
+        object.__setattr__(self, "guide", guide_of(method))
+        if self.data.validation is not None and not method.offer().follows_validation:
             raise InputError(
-                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out, or take "
+                "[data] `validation` is followed along the steps of svi, and [fit] has "
+                f"{to_dict(method)['type']}: leave it out, or take "
                 'type = "svi" in [fit].'
             )
 

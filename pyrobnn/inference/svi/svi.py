@@ -1,25 +1,15 @@
 """Stochastic variational inference as a method for `fit`."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, Field
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from typing import Any
 
 from pyrobnn import guides
-from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import Count, Positive, setting
+from pyrobnn._core.settings import setting
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import WIDE
-from pyrobnn.guides.divergence import KL
-from pyrobnn.inference import limits
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.training.fits import check_parts, fit_by_svi, fit_side_by_side
-from pyrobnn.inference.training.state import Length, StochasticMethod
-from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
+from pyrobnn.inference.training.state import StochasticMethod
 from pyrobnn.posterior.posterior import Posterior
 
 
@@ -65,27 +55,6 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         (30, (30,))
     """
 
-    guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
-    steps: Count | None = None
-    epochs: Count | None = None
-    max_steps: Count = 150_000
-    tolerance: Positive | None = None
-    lr: Positive = 0.01
-    batch_size: Count | Literal["all"] | None = None
-    optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
-    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
-    num_particles: Count = 1
-    kl: KL = "auto"
-    temperature: Positive = 1.0
-    clip_norm: Positive | None = None
-    kl_warmup: Annotated[int, Field(ge=0)] = 0
-    patience: Count | None = None
-    eval_every: Count = 100
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
-
     def offer(self) -> Offer:
         return Offer(
             guide=self.guide,
@@ -109,37 +78,9 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     ) -> list[Posterior]:
         return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
-    def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
-        """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
-        optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
-        return optimizer
-
     def bounded(self, steps: int) -> "SVI":
         """Return the method with at most so many steps; they do not widen a narrow start, so it begins wide."""
         if self.steps is not None:
             return dataclasses.replace(self, steps=min(steps, self.steps))
         guide = guides.MeanField(init_rho=WIDE) if self.guide == guides.MeanField() else self.guide
         return dataclasses.replace(self, guide=guide, max_steps=steps)
-
-    @property
-    def ends_by_itself(self) -> bool:
-        """Whether the length is automatic."""
-        return self.steps is None and self.epochs is None
-
-    def length(self, batches_per_epoch: int) -> Length:
-        """Return the numbers of steps of a fit, for an epoch of that many batches."""
-        if not self.ends_by_itself:
-            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
-            return Length(steps, steps)  # type: ignore[arg-type]
-        return Length(self.max_steps, min(self.max_steps, limits.FIRST_CYCLE))
-
-    def tolerance_for(self, num_data: int) -> float:
-        """Return the tolerance for that many examples."""
-        if self.tolerance is not None:
-            return self.tolerance
-        return max(limits.SMALLEST_TOLERANCE, limits.TOLERANCE * num_data * min(1, num_data / limits.QUICK_FIT))
-
-    def kl_weight(self, step: int) -> float:
-        """Return the factor on the KL at a step, counted from 0."""
-        ramp = min(1.0, (step + 1) / self.kl_warmup) if self.kl_warmup else 1.0
-        return self.temperature * ramp

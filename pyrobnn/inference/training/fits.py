@@ -25,7 +25,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.given import noise_of
-from pyrobnn.inference.data import BatchSize, Source, check_validation, make_source
+from pyrobnn.inference.data import Source, check_validation, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.training.checkpoint import open_checkpoint
@@ -96,8 +96,13 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
     size = "all" if why is None else asked[0].method.batch_size
     batch_size, purpose = asked[0].source.batch_size(size), "replicates" if replicates else "fit"
     with running(asked[0].bnn.net, batch_size, run.seed, purpose, copies=len(asked)) as threads, stop.put_off():
-        begun = [_begun(fit, size, run, apart=replicates) for fit in asked]
-        posteriors, states = [posterior for posterior, _ in begun], [state for _, state in begun]
+        begun = []
+        for fit in asked:
+            ONE_THREAD.let_waiting_in()
+            method = dataclasses.replace(fit.method, batch_size=size)
+            with seeded(fit.seed, "fit") if replicates else nullcontext():  # else the whole run has its seed
+                begun.append(start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start))
+        posteriors, states = map(list, zip(*begun, strict=True))
         _share_data([state.batches for state in states])
         if why is None:
             ended = descend(states, run, stop)
@@ -116,14 +121,6 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
             complete(posterior, fit.method.guide, fit.source, progress=run.progress)
         posterior.note(seconds=until_now + time.perf_counter() - started)
     return posteriors
-
-
-def _begun(fit: Asked, batch_size: BatchSize, run: Run, *, apart: bool) -> tuple[Posterior, TrainingState]:
-    """Return a posterior before its first step, and the state of its fit; apart under a seed of its own."""
-    ONE_THREAD.let_waiting_in()
-    method = dataclasses.replace(fit.method, batch_size=batch_size)
-    with seeded(fit.seed, "fit") if apart else nullcontext():
-        return start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start)
 
 
 def _record(fit: Asked, state: TrainingState, end: Ended, run: Run, why: str | None) -> FitRecord:

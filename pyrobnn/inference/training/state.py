@@ -2,21 +2,27 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import BeforeValidator, Field
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from pyrobnn import guides
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
+from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import KL
+from pyrobnn.inference import limits
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.training.elbo import ELBO, WeightLatents
+from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.priors.scale_mixture import tabulate
 
 
@@ -27,30 +33,58 @@ class Length(NamedTuple):
     cycle: int  # steps of the schedule; of its first cycle where the fit ends by itself
 
 
-class StochasticMethod(Protocol):
-    """The settings of a fit by stochastic steps, a dataclass; `SVI` says what each is."""
+@setting
+class StochasticMethod:
+    """The settings of a fit by stochastic steps; `SVI` says what each is."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-    guide: Any
-    epochs: int | None
-    max_steps: int
-    lr: float
-    batch_size: int | Literal["all"] | None
-    schedule: Any
-    num_particles: int
-    kl: KL
-    temperature: float
-    clip_norm: float | None
-    kl_warmup: int
-    patience: int | None
-    eval_every: int
+    guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
+    steps: Count | None = None
+    epochs: Count | None = None
+    max_steps: Count = 150_000
+    tolerance: Positive | None = None
+    lr: Positive = 0.01
+    batch_size: Count | Literal["all"] | None = None
+    optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
+    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
+    num_particles: Count = 1
+    kl: KL = "auto"
+    temperature: Positive = 1.0
+    clip_norm: Positive | None = None
+    kl_warmup: Annotated[int, Field(ge=0)] = 0
+    patience: Count | None = None
+    eval_every: Count = 100
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
+
+    def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
+        """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
+        optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
+        return optimizer
 
     @property
-    def ends_by_itself(self) -> bool: ...
-    def length(self, batches_per_epoch: int) -> Length: ...
-    def tolerance_for(self, num_data: int) -> float: ...
-    def kl_weight(self, step: int) -> float: ...
-    def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer: ...
+    def ends_by_itself(self) -> bool:
+        """Whether the length is automatic."""
+        return self.steps is None and self.epochs is None
+
+    def length(self, batches_per_epoch: int) -> Length:
+        """Return the numbers of steps of a fit, for an epoch of that many batches."""
+        if not self.ends_by_itself:
+            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
+            return Length(steps, steps)  # type: ignore[arg-type]
+        return Length(self.max_steps, min(self.max_steps, limits.FIRST_CYCLE))
+
+    def tolerance_for(self, num_data: int) -> float:
+        """Return the tolerance for that many examples."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return max(limits.SMALLEST_TOLERANCE, limits.TOLERANCE * num_data * min(1, num_data / limits.QUICK_FIT))
+
+    def kl_weight(self, step: int) -> float:
+        """Return the factor on the KL at a step, counted from 0."""
+        ramp = min(1.0, (step + 1) / self.kl_warmup) if self.kl_warmup else 1.0
+        return self.temperature * ramp
 
 
 class Asked(NamedTuple):

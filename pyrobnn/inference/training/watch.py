@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ class Stop:
         if not (self._puts_off and in_main) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
-        with ONE_THREAD.changed(lambda: signal.getsignal(signal.SIGINT), _set_handler):
-            _set_handler(self._interrupt)
+        with ONE_THREAD.changed(partial(signal.getsignal, signal.SIGINT), partial(signal.signal, signal.SIGINT)):
+            signal.signal(signal.SIGINT, self._interrupt)
             yield
 
     @contextmanager
@@ -76,10 +77,6 @@ class Stop:
             yield
         except KeyboardInterrupt:
             self._interrupt()
-
-
-def _set_handler(handler: Any) -> None:
-    signal.signal(signal.SIGINT, handler)
 
 
 def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
