@@ -444,7 +444,7 @@ class OwnSquares(nn.Module):
 
 def test_columns_that_torch_cannot_take_side_by_side_go_back_one_by_one():
     with seeded(1):
-        net = nn.Sequential(nn.Linear(3, 4), OwnSquares(), nn.Linear(4, 2)).double()
+        net = nn.Sequential(nn.Linear(3, 4), OwnSquares(), nn.Linear(4, 4)).double()
         x = torch.randn(5, 3, dtype=F64)
     model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
     weights, sites = weights_of(model), list(model.site_names)

@@ -3,7 +3,6 @@
 from typing import Any
 
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from pyrobnn._torch.private import OperationMode, tree_leaves
 
@@ -16,7 +15,10 @@ class Work(OperationMode):
     """Counts the operations of torch in its block, backward passes included, their numbers and products."""
 
     def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # with the compiler of GPU kernels
+
         super().__init__()
+        self._products_of = flop_registry
         self.operations = self.numbers = self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -25,8 +27,8 @@ class Work(OperationMode):
         self.operations += 1
         if not func.is_view:
             self.numbers += sum(value.numel() for value in tree_leaves(result) if isinstance(value, Tensor))
-        if func.overloadpacket in flop_registry:
-            self.products += flop_registry[func.overloadpacket](*args, **kwargs, out_val=result) // 2
+        if func.overloadpacket in self._products_of:
+            self.products += self._products_of[func.overloadpacket](*args, **kwargs, out_val=result) // 2
         return result
 
     def seconds(self, device: str = "cpu") -> float:

@@ -135,12 +135,12 @@ def score_columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
 def _columns(parameter: Tensor, information: Information, f: Tensor) -> Tensor | None:
     """Return sqrt(information) times the derivative of each entry of a parameter (B, *) in f, (entries, B, C)."""
     flat = parameter.reshape(len(f), -1)
-    picks = torch.eye(flat.shape[1]).to(f)[:, None, :].expand(-1, len(f), -1)
-    slopes = torch.autograd.grad(flat, f, picks, is_grads_batched=True, retain_graph=True, allow_unused=True)[0]
-    if slopes is None:
+    totals = flat.sum(0).unbind()  # a gradient of numbers, since torch imports sympy for one in given directions
+    slopes = [torch.autograd.grad(total, f, retain_graph=True, allow_unused=True)[0] for total in totals]
+    if slopes[0] is None:
         return None
     known = information() if callable(information) else information
-    return slopes * known.detach().expand(parameter.shape).reshape(len(f), -1).sqrt().to(f).T[:, :, None]
+    return torch.stack(slopes) * known.detach().expand(parameter.shape).reshape(len(f), -1).sqrt().to(f).T[:, :, None]
 
 
 @singledispatch

@@ -24,6 +24,8 @@ _DERIVATIVE_ENTRIES_AT_ONCE = 2**24
 _NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _COMPARED_EXAMPLES = 3
 """Number of examples for the comparison of batched results with loops."""
+_FEW_COLUMNS = 3
+"""Columns up to which a loop takes no longer than a batch."""
 Gradients = Callable[[Tensor, list[Tensor], Tensor], list[Tensor]]
 """Takes f (B, C), tensors that it is made of, and columns (K, B, C) to the derivatives of sum_bc columns[k, b, c]
 f[b, c] in these tensors, with K in front."""
@@ -39,7 +41,9 @@ def _all_columns(f: Tensor, tensors: list[Tensor], columns: Tensor, *, retain_gr
 
 
 def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list[Tensor]:
-    each = [torch.autograd.grad(f, tensors, column, retain_graph=True, materialize_grads=True) for column in columns]
+    with torch.enable_grad():  # gradients of numbers, since torch imports sympy for those in given directions
+        numbers = [(f * column).sum() for column in columns]
+    each = [torch.autograd.grad(one, tensors, retain_graph=True, materialize_grads=True) for one in numbers]
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
@@ -256,7 +260,8 @@ class Tracker:
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
         is_last = self.look.is_last_layer and not others
-        way = Way() if is_last else self._way(x[:_COMPARED_EXAMPLES], others)
+        is_short = len(columns) <= _FEW_COLUMNS and not others
+        way = Way() if is_last or is_short else self._way(x[:_COMPARED_EXAMPLES], others)
         dense = (self._side_by_side if way.takes_examples else self._one_by_one)(others, x, columns) if others else []
         names = [*(name for use in recording.uses for name in use.sites), *others]
         shapes = {name: self._fixed[name].shape for name in names}
