@@ -116,11 +116,12 @@ def test_fit_estimator_and_spec_take_the_same_rule_and_say_it(tmp_path):
     regressor = bnn.BNNRegressor(steps=30, random_state=0).fit(data.x, data.y)
     assert regressor.posterior_.record.choice.sentence == said
     assert not regressor.posterior_.record.choice.chose_length
-    path = tmp_path / "table.csv"
-    np.savetxt(path, np.column_stack([data.x, data.y]), delimiter=",", header="a,y", comments="")
+    path, x = tmp_path / "table.csv", np.linspace(-1, 1, 550)
+    np.savetxt(path, np.column_stack([x, x]), delimiter=",", header="a,y", comments="")
     prepared = RunSpec.from_dict({"data": {"path": str(path), "target": "y"}}).prepare()
-    assert prepared.choice.sentence == said
-    assert said in prepared.sentence
+    assert prepared.choice.sentence == explain(prepared.train)
+    assert prepared.choice.sentence.startswith("440 rows of numbers: up to 500")  # the rows to fit to, as elsewhere
+    assert prepared.choice.sentence in prepared.sentence
 
 
 def test_without_a_method_data_must_be_in_memory():
@@ -236,15 +237,42 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
 
 
 @pytest.mark.parametrize(
-    ("y", "expected"),
+    ("y", "weight", "expected"),
     [
-        (np.arange(60) % 7, True),
-        (np.arange(60.0) % 7, True),
-        (np.arange(60) % 7 - 1, False),
-        (np.arange(60) % 7 + 0.5, False),
-        (np.arange(60) % 7 + 500, False),
-        (np.arange(60), False),
+        (np.arange(60) % 7, None, True),
+        (np.arange(60.0) % 7, 0.01, True),
+        (np.arange(60) % 7 - 1, None, False),
+        (np.arange(60) % 7 + 0.5, None, False),
+        (np.arange(60) % 7 + 500, None, False),
+        (np.arange(60), None, False),
+        (np.arange(60), 2.0, True),
     ],
 )
-def test_counts_are_whole_numbers_that_repeat(y, expected):
-    assert are_counts(torch.tensor(y).double()) == expected
+def test_counts_are_whole_numbers_that_repeat(y, weight, expected):
+    assert are_counts(bnn.Data(y[:, None], y, weights=weight and np.full(60, weight))) == expected
+
+
+def test_copies_of_a_row_and_weights_are_no_rows():
+    """A fifth of 500 rows lack values: with five copies of each they take the room of 900, and are 500."""
+    whole = np.random.default_rng(0).normal(size=500)
+    rows = np.r_[np.arange(400), np.tile(np.arange(400, 500), 5)]
+    data = bnn.Data(whole[rows, None], whole[rows], weights=np.r_[np.ones(400), np.full(500, 0.2)])
+    data.groups = torch.as_tensor(rows)
+    found = Facts.of("regression", data)
+    assert (found.num_data, found.num_rows, choose(found).rule.name) == (500, 900, "numbers")
+    assert explain(bnn.Data(whole[:30, None], whole[:30], weights=np.full(30, 1e5))).startswith("30 rows of numbers:")
+    weighted = bnn.Data(whole[:3, None], np.array([0.0, 5.0, 6.0]), weights=[6.0, 1.0, 1.0])  # variance 5.2, mean 1.4
+    assert Facts.of("regression", weighted).are_dispersed
+    assert not Facts.of("regression", bnn.Data(whole[:3, None], np.array([4.0, 5.0, 6.0]))).are_dispersed
+    assert not facts("regression", num_data=500, num_rows=80_000, num_weights=1000).takes_evidence
+
+
+def test_a_model_whose_data_have_ranks_is_judged_on_them(monkeypatch):
+    data = bnn.Data(np.random.default_rng(0).normal(size=(600, 3)), np.arange(600.0), standardize=True, inputs="ranks")
+    asked = []
+    monkeypatch.setattr(
+        held_out._Judge, "tried", lambda judge, parts, _: asked.append(judge.split(parts.inputs)) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        bnn.fit(bnn.BNN(bnn.MLP(data.num_inputs, [5], 1)), data, seed=0, progress=False)
+    assert [part.num_inputs for part in asked[0]] == [6, 6]

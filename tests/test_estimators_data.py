@@ -77,10 +77,13 @@ def test_a_fit_on_few_rows_warns(make):
     x, y = np.arange(10.0)[:, None], np.arange(10) % 2
     with pytest.warns(bnn.PoorFitWarning, match="^There are 9 training examples: .* Collect 10 or more.$") as caught:
         make(**QUICK).fit(x[1:], y[1:])
+    with pytest.warns(bnn.PoorFitWarning, match="^There are 8 training examples: "):
+        make(**QUICK, missing="impute").fit(np.where(x[2:] < 6, np.nan, x[2:]), y[2:])
     assert sum("training examples" in str(warning.message) for warning in caught) == 1
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="There are")
         make(**QUICK).fit(x, y)
+        make(**QUICK).fit(x[1:], y[1:], sample_weight=np.full(9, 2.0))
         make(**QUICK).partial_fit(x[:5], y[:5], **({"classes": [0, 1]} if make is bnn.BNNClassifier else {}))
 
 

@@ -118,7 +118,7 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
 
 
 def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 17}" for i in range(40)), encoding="utf-8")
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 17}" for i in range(60)), encoding="utf-8")
     data = {"path": str(tmp_path / "t.csv"), "target": "b"}
     with pytest.raises(InputError, match="'b' holds 17 different whole numbers, 0 to 16: say whether they are counts"):
         RunSpec.from_dict({"data": data}).prepare()

@@ -169,12 +169,6 @@ class AbstractBNN(BaseEstimator):
             ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
         """
         self._fit(X, y, sample_weight, reset=True)
-        if 1 < (num_data := self._facts.num_data) < _FEWEST_ROWS:
-            warn_user(
-                f"There are {num_data} training examples: they say little of the function, its noise and its scales, "
-                f"and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
-                PoorFitWarning,
-            )
         return self
 
     @under(gradients)
@@ -197,7 +191,15 @@ class AbstractBNN(BaseEstimator):
             tell_of_constants(examples)
             for text in leaks(examples).values():
                 warn_user(text, PoorFitWarning)
-            self._facts = Facts.of(self.TASK, examples, given, num_classes=self._width, learns_on=learns_on)
+            num_classes = self._width if self.TASK == "classification" else None
+            self._facts = Facts.of(self.TASK, examples, given, num_classes=num_classes, learns_on=learns_on)
+            num_data = max(self._facts.num_data, round(examples.total_weight))
+            if 1 < num_data < _FEWEST_ROWS and not learns_on:
+                warn_user(
+                    f"There are {num_data} training examples: they say little of the function, its noise and its "
+                    f"scales, and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
+                    PoorFitWarning,
+                )
         choice = choose(dataclasses.replace(self._facts, given=given, learns_on=learns_on))
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
             if reset:

@@ -77,8 +77,7 @@ def explain(data: Data, task: Task | None = None) -> str:
         '32 rows of numbers: up to 500, the evidence measures what was left open'
     """
     told: Task = task or ("regression" if data.y.is_floating_point() else "classification")
-    num_classes = int(data.y.max()) + 1 if told == "classification" else 2
-    return choose(Facts.of(told, data, num_classes=num_classes)).sentence
+    return choose(Facts.of(told, data)).sentence
 
 
 def _with_given(parts: Parts, facts: Facts) -> Parts:
@@ -170,7 +169,7 @@ def _flexible(facts: Facts) -> list[Parts]:
     """Return the evidence framework, and ensembles with dropout on ranks of inputs, under a density of any shape."""
     has_labels, are_many = facts.task == "classification", facts.num_data >= FEWEST_ROWS_OF_ONE_NETWORK
     found = list[Parts]()
-    if not has_labels and facts.takes_evidence and facts.num_data <= MOST_LONG_ROWS_OF_EVIDENCE:
+    if not has_labels and facts.takes_evidence and max(facts.num_data, facts.num_rows) <= MOST_LONG_ROWS_OF_EVIDENCE:
         found += _evidence(facts)
     columns: list[tuple[InputColumns, float]] = [("plain", 0.1), ("ranks", 0.1)]
     if not has_labels:

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._torch.inputs import Inputs
@@ -32,13 +31,15 @@ _NOTHING = Given()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What rules look at: the data, and what was given. Sizes that are not known yet are 0; a row of weight 2 is two.
+    """What rules look at: the data, and what was given. Sizes that are not known yet are 0.
 
+    Copies of a row count once, and a row of any weight is one: it costs one, and rules look at what a fit costs.
     `learns_on` says that later rows will have the posterior, as independent normals, for their prior.
     """
 
     task: Task
     num_data: int = 0
+    num_rows: int = 0  # in memory, with each copy of a row that lacks values
     num_inputs: int = 0
     num_classes: int = 2
     num_targets: int = 0  # columns of targets (N, K); 0 for (N,)
@@ -61,11 +62,11 @@ class Facts:
         data: Data,
         given: Given = _NOTHING,
         *,
-        num_classes: int = 2,
+        num_classes: int | None = None,
         learns_on: bool = False,
         model: BNN | None = None,
     ) -> "Facts":
-        """Return the facts of data, and of a model whose parts were given.
+        """Return the facts of data to fit, and of a model whose parts were given; labels there tell `num_classes`.
 
         Raises:
             InputError: a likelihood of classes for numbers, or one of numbers for classes.
@@ -76,15 +77,18 @@ class Facts:
         parts = Parts(net=given.net or NET, prior=given.prior or OPEN, likelihood=likelihood, method=None)
         bnn = parts.model(data) if model is None else model
         in_net = any(one.requires_grad for one in bnn.net.parameters())
+        if num_classes is None:
+            num_classes = max(2, int(y.max()) + 1) if task == "classification" else 2
         return cls(
             task=task,
-            num_data=max(len(data), round(data.total_weight)),
+            num_data=num_distinct(data),
+            num_rows=len(data),
             num_inputs=data.x[0].numel(),
             num_classes=num_classes,
             num_targets=0 if y.ndim == 1 else data.y[0].numel(),
             is_positive=bool((y > 0).all()),
-            are_counts=y.ndim == 1 and are_counts(y),
-            are_dispersed=bool(y.var(correction=0) >= y.mean()),
+            are_counts=y.ndim == 1 and are_counts(data),
+            are_dispersed=y.ndim == 1 and data.mean_of((y - data.mean_of(y)).square()) >= data.mean_of(y),
             is_standardized=bool(data.standardize),
             is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
             learns_on=learns_on,
@@ -138,15 +142,23 @@ class Facts:
         is_guide = guide is None or EvidenceFramework.takes(guide)
         takes_guide = is_guide or (told.noise is not None and as_guide(guide).curvature is None)
         takes_noise = told.varies_normally or told.noise not in ("inferred", "heteroscedastic")
-        is_small = self.num_data * self.num_outputs(self.likelihood) * self.num_weights <= _MOST_DERIVATIVES
+        num_outputs = max(self.num_data, self.num_rows) * self.num_outputs(self.likelihood)
+        is_small = num_outputs * self.num_weights <= _MOST_DERIVATIVES
         is_open = self.leaves_scales and (self.given.only_bounds or not self.given.settings)
         return self.has_derivatives and is_small and is_open and takes_guide and takes_noise
 
 
-def are_counts(y: Tensor) -> bool:
-    """Return whether targets (N,) are whole numbers from 0 up, mostly below 100, that repeat."""
-    is_whole = bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
-    return is_whole and len(y.unique()) <= len(y) / 2
+def num_distinct(data: Data) -> int:
+    """Return the number of rows; copies of one, such as those with other values for what it lacks, count once."""
+    return len(data) if data.groups is None else len(data.groups.unique())
+
+
+def are_counts(data: Data) -> bool:
+    """Return whether targets (N,) are whole numbers from 0 up, mostly below 100, that repeat; weights count them."""
+    y = data.y.double()
+    is_whole = bool((y >= 0).all()) and torch.equal(y, y.round())
+    is_small = data.mean_of((y < LEAST_AMOUNT).double()) >= 0.5
+    return is_whole and is_small and len(y.unique()) <= max(num_distinct(data), data.total_weight) / 2
 
 
 def _shares_weights(bnn: BNN, data: Data) -> bool:

@@ -177,12 +177,8 @@ def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
 
     likelihood = bnn.settings["likelihood"]
     task: Task = "classification" if as_likelihood(likelihood).has_labels else "regression"
-    given = Given(**{name: bnn.settings[name] for name in ("net", "prior", "likelihood")})
-    num_classes = max(2, int(data.y.max()) + 1) if task == "classification" else 2
-    choice = choose(Facts.of(task, data, given, num_classes=num_classes, model=bnn))
-    for candidate in choice.candidates:
-        check_offered(candidate.method, run)
-    parts, record = settled(choice, data, run, build)
+    given = Given(**{name: bnn.settings[name] for name in ("net", "prior", "likelihood")}, inputs=data.inputs)
+    parts, record = settled(choose(Facts.of(task, data, given, model=bnn)), data, run, build)
     return build(parts, data), dataclasses.replace(run, method=parts.method, choice=record)
 
 

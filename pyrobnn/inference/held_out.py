@@ -20,7 +20,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs, split_rows
 from pyrobnn.inference.defaults import Choice
-from pyrobnn.inference.method import Run
+from pyrobnn.inference.method import Run, check_offered
 from pyrobnn.inference.parts import InputColumns, Parts
 from pyrobnn.posterior.record import CandidateRecord, ChoiceRecord
 
@@ -37,7 +37,7 @@ Build = Callable[[Parts, Data], BNN]
 
 
 def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) -> tuple[Parts, ChoiceRecord]:
-    """Return the parts to fit to all rows, and the record of the choice.
+    """Return the parts to fit to all rows, and the record of the choice; refuse what a candidate does not take.
 
     Args:
         choice: the candidates.
@@ -45,6 +45,8 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
         run: the arguments of the fit.
         build: makes the model of some parts.
     """
+    for parts in choice.candidates:
+        check_offered(parts.method, run)
     record = ChoiceRecord(choice.rule.name, choice.sentence, [], chose_length=choice.facts.given.leaves_length)
     if len(choice.candidates) == 1 and choice.candidates[0].trial is None:
         return choice.candidates[0], record

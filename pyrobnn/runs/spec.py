@@ -183,11 +183,10 @@ class RunSpec:
         train, test = dataset.split(self.data.split)
         parts_given = {name: getattr(self, name) for name in PARTS}
         given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
-        num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
-            choice = choose(Facts.of(dataset.task, dataset.data, given, num_classes=num_classes))
-            parts, record = settled(choice, train, run)
+            facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
+            parts, record = settled(choose(facts), train, run)
             train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
             fit = dataclasses.replace(self.fit, method=parts.method, settings={})
