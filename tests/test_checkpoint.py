@@ -227,7 +227,9 @@ def test_an_interval_or_a_place_that_cannot_be_is_refused_at_once(tmp_path):
     with pytest.raises(InputError, match="`every` must be a whole number, at least 1"):
         go(checkpoint=tmp_path, every=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write to (.*) \\(\\1 is a file\\): choose another folder"):
+    with pytest.raises(
+        InputError, match="checkpoint.safetensors cannot be made \\(.* is a file\\): choose another place"
+    ):
         go(checkpoint=tmp_path / "file")
 
 

@@ -23,7 +23,6 @@ from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.factorized import Normal
 
 _ROWS_AT_ONCE = 1024
@@ -60,13 +59,8 @@ def around(
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
-    posterior = source.posterior(bnn, point, example, seed=seed)
-    posterior.record = FitRecord(
-        method=to_dict(SVI(guide=guide) if method is None else method),
-        num_data=source.num_data,
-        feature_names=source.feature_names,
-        device=str(example[0].device),
-    )
+    table = to_dict(SVI(guide=guide) if method is None else method)
+    posterior = source.posterior(bnn, point, example, seed=seed, method=table)
     if as_guide(guide).curvature is not None:
         complete(posterior, guide, source, sites, progress=progress)
     return posterior

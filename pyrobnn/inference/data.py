@@ -23,6 +23,7 @@ from pyrobnn.inference import limits
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 from pyrobnn.likelihoods.base import as_likelihood, target_units
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import FitRecord
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -143,10 +144,14 @@ class Source:
         targets = bnn.cast_targets(self.y_scaler.transform(y), bnn.like)
         return bnn.cast_inputs(self.x_scaler.transform(x)), targets, *(values.to(bnn.like) for values in weights)
 
-    def posterior(self, bnn: BNN, guide: PyroModule, example: Batch, *, seed: int, **more: Any) -> Posterior:
-        """Return a posterior in the units of the data."""
+    def posterior(
+        self, bnn: BNN, guide: PyroModule, example: Batch, *, seed: int, outputs: Tensor | None = None, **more: Any
+    ) -> Posterior:
+        """Return a posterior in the units of the data, with further fields of its record."""
         units: dict[str, Any] = {"x_scaler": self.x_scaler, "y_scaler": self.y_scaler}
-        return Posterior(bnn, guide, example=example, seed=seed, **units, **more)
+        known: dict[str, Any] = {"num_data": self.num_data, "feature_names": self.feature_names}
+        record = FitRecord(device=str(example[0].device), **known, **more)
+        return Posterior(bnn, guide, example=example, seed=seed, record=record, outputs=outputs, **units)
 
     def fresh_model(self, bnn: BNN, device: str) -> tuple[BNN, tuple[X, Tensor]]:
         """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""

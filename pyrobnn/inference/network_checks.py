@@ -91,7 +91,9 @@ def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
     Logits need to pass 0 and to be wide, logs too; locations need to reach the targets y, in the units of the model.
     Only networks of layers in a sequence are judged.
     """
-    layer = _last_layer(bnn.net)
+    layer = bnn.net
+    while isinstance(layer, nn.Sequential) and (kept := [each for each in layer if not isinstance(each, _UNCHANGING)]):
+        layer = kept[-1]  # the last layer of a sequence that changes its input
     least, largest = _RANGES.get(type(layer), (-math.inf, math.inf))
     likelihood = as_likelihood(bnn.settings["likelihood"])
     if likelihood.link is not None:
@@ -110,13 +112,6 @@ def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
             "docs/how-to/likelihoods.md.",
             PoorFitWarning,
         )
-
-
-def _last_layer(net: nn.Module) -> nn.Module:
-    """Return the last layer of a sequence that changes its input; another network as it is."""
-    while isinstance(net, nn.Sequential) and (kept := [layer for layer in net if not isinstance(layer, _UNCHANGING)]):
-        net = kept[-1]
-    return net
 
 
 @contextmanager
@@ -213,13 +208,10 @@ def tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: s
         ) from None
 
 
+@torch.enable_grad()
 def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
-    if not f.requires_grad:
-        return False
     try:
-        with torch.enable_grad():
-            total = f.sum()
-        gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+        gradients = torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True) if f.requires_grad else ()
     except RuntimeError:  # of checkpoints, say, which the fit refuses
         return True
     return any(value is not None for value in gradients)

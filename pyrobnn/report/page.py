@@ -20,7 +20,7 @@ from pyrobnn.diagnostics.audit import elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.base import built
-from pyrobnn.metrics import Score, permutation_importance
+from pyrobnn.metrics import Score, Scores, permutation_importance
 from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import TALL, close, panels
 from pyrobnn.plots.classification import draw_reliability
@@ -149,6 +149,7 @@ def render(
     """
     fit = _Fit(posterior, train, test, scores, facts)
     pictures = _pictures(fit)
+    columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
@@ -177,7 +178,7 @@ def render(
         chains=chains_of(posterior, train),
         notes=facts.notes,
         doubts=[*facts.doubts, *words.gap_line(fit.scored, fit.part)],
-        by_column=words.column_rows(scores, train.target_name),
+        by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
         data_rows=words.data_rows(train, test, facts.class_names, facts.columns),
         ending_rows=words.ending_rows(posterior),
         tables=[("Settings", words.settings(posterior, facts.spec)), ("Manifest", words.flat(facts.manifest))],

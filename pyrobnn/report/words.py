@@ -16,7 +16,7 @@ from pyrobnn._core.settings import in_short, kind_of, leaves, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis
-from pyrobnn.metrics import Score, Scores
+from pyrobnn.metrics import Score
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.cells import MARK, input_name, with_marks
@@ -97,12 +97,6 @@ def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
     """Return the names of the scores that matter most, or that are a user's, and of the others."""
     first = [name for name in (*_MAIN_SCORES, *(name for name in scores if name not in SCORES)) if name in scores]
     return first, [name for name in scores if name not in first]
-
-
-def column_rows(scores: Mapping[str, Score], target: str) -> list[tuple[str, dict[str, Score]]]:
-    """Return the scores of each target column by itself, with a name for it, where there are several."""
-    columns = scores.by_column if isinstance(scores, Scores) else ()
-    return [(f"{target} {number}", column) for number, column in enumerate(columns, 1)]
 
 
 def found(

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, nearest, printable
@@ -121,6 +122,4 @@ def fail(error: Exception | str, *, code: int) -> None:
 
 def escaped(text: str) -> str:
     """Return text as rich prints it, unchanged but for characters that a terminal would obey."""
-    from rich.markup import escape
-
     return escape(printable(text))

@@ -22,16 +22,13 @@ _DECIMALS = 6
 
 
 def predict_table(
-    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], None] | None = None
+    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], object] = lambda _: None
 ) -> pd.DataFrame:
     """Predict for the rows of a table with the posterior of a run: of all its rows, where they were fitted.
 
-    Args:
-        run_dir: a run folder.
-        table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
-            category, or without a value, is predicted as a mixture over values that are drawn given the others.
-        on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned.
+    The file has the feature columns of the training data; other columns are ignored. A row with an unknown category, or
+    without a value, is predicted as a mixture over values that are drawn given the others. `on_note` is called with a
+    line on each assumption about the file, and on each column with values outside of what was learned.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
@@ -45,8 +42,7 @@ def predict_table(
     data = json.loads((place / "manifest.json").read_text(encoding="utf-8"))["data"]
     rows = load_rows(table, data["feature_names"], data.get("encoder"))
     for note in rows.notes:
-        if on_note is not None:
-            on_note(note)
+        on_note(note)
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
     with waiting(f"predicting {counted(len(rows.x), 'row')}"):

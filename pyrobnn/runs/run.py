@@ -77,7 +77,7 @@ def run(
     *,
     progress: bool = True,
     overwrite: bool = False,
-    on_prepared: Callable[[Prepared], None] | None = None,
+    on_prepared: Callable[[Prepared], object] = lambda _: None,
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder.
 
@@ -87,19 +87,14 @@ def run(
     part too, for `pyrobnn predict`. While an SVI fit runs, a folder with the ending ".unfinished" has spec and
     checkpoint, for `resume`. The same spec gives the same metrics and posterior on the same machine.
 
-    Args:
-        spec: the run.
-        out_dir: the folder to make; an earlier or interrupted run there is refused without `overwrite`.
-        progress: show a progress bar.
-        overwrite: replace the folder of an earlier run, and start an interrupted run anew.
-        on_prepared: called before training with the spec, checked against its data.
+    An earlier or interrupted run in the folder is refused without `overwrite`. `on_prepared` is called before training
+    with the spec, checked against its data.
     """
     path = Path(out_dir)
     check_new_run(path, overwrite=overwrite)
     started = time.perf_counter()
     prepared = spec.prepare()
-    if on_prepared is not None:
-        on_prepared(prepared)
+    on_prepared(prepared)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _run(prepared, path, started, progress=progress)
 

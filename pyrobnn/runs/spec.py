@@ -30,9 +30,6 @@ from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_s
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
-__all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
-
-
 OF_ANY_FIT = ("seed", "device", "engine")
 """Keys of [fit] that do not belong to the method."""
 

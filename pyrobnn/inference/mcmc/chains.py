@@ -25,7 +25,7 @@ from pyrobnn.inference.method import BaseMethod, Offer, Run
 from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, FitRecord
+from pyrobnn.posterior.record import EngineRecord
 
 Init = Literal["prior", "net"]
 Starts = Init | Sequence[Posterior]
@@ -154,20 +154,20 @@ class ChainMethod(BaseMethod[Posterior]):
                 guide = setting.build(target.bnn, *target.example)
             kept = torch.stack([*chains.statistics.values()], -1) if chains.statistics else guide.statistics
             guide.hold(target.log_joint.constrain(chains.draws), kept)
-            record = FitRecord(
+            return source.posterior(
+                target.bnn,
+                guide,
+                target.example,
+                seed=run.seed,
                 method=to_dict(self) | {"guide": to_dict(setting)},
-                num_data=source.num_data,
-                feature_names=source.feature_names,
                 num_steps=chains.num_steps,
                 stopped_by="steps",
                 stop_reason="all steps done",
-                device=str(target.example[0].device),
                 engine=chains.engine,
                 num_diverging=chains.num_diverging,
                 threads=threads,
                 seconds=run.seconds,
             )
-            return source.posterior(target.bnn, guide, target.example, seed=run.seed, record=record)
 
 
 def _check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:

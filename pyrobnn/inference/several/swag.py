@@ -16,6 +16,7 @@ from pyrobnn._torch.devices import running
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.in_memory import Data
@@ -215,15 +216,13 @@ def _rate(mode: Posterior, source: Source, momentum: float) -> float:
     size = min(source.num_data, _MOST_LOOKED_AT)
     x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
     total = targets[1].sum() if len(targets) > 1 else len(x)
-    names, shapes = list(mode.bnn.site_names), [mode.bnn.initial_values[name].shape for name in mode.bnn.site_names]
-    place = torch.cat([mode.guide.points_by_name()[name].detach().reshape(-1) for name in names])
+    point = Point(mode.bnn, mode.guide.points_by_name(), mode.bnn.likelihood, list(mode.bnn.site_names))
 
     def slope(z: Tensor) -> Tensor:
         z = z.detach().requires_grad_()
-        parts = zip(names, z.split([shape.numel() for shape in shapes]), shapes, strict=True)
-        f = mode.bnn.outputs({name: part.view(shape) for name, part, shape in parts}, x)
+        f = mode.bnn.outputs(point.by_site(z), x)
         return -torch.autograd.grad(log_probs(mode.bnn.likelihood, f, *targets).sum() / total, z)[0]
 
     with seeded(mode.seed, "swag rate"), fast_pyro():
-        steepest = largest_curvature(slope, place[None])
+        steepest = largest_curvature(slope, point.flat(point.weights)[None])
     return min(1 - momentum, _STABLE) / max(steepest, 1e-12)

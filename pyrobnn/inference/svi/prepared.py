@@ -25,7 +25,6 @@ from pyrobnn.inference.training.elbo import ELBO, WeightLatents
 from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record
 from pyrobnn.inference.training.state import StochasticMethod
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
 
 _PAGE = "how-to/own-loop"
@@ -83,10 +82,8 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
     source = dataclasses.replace(make_source(data, bnn, None, seed=seed), num_data=num_data)
     parts = _built(bnn, dataclasses.replace(method, steps=1), source, seed, earlier=start)
     some = data[:SHOWN]
-    record = FitRecord(
+    record: dict[str, Any] = dict(
         method=_described(method),
-        num_data=num_data,
-        feature_names=source.feature_names,
         batch_size=len(data),
         noise=noise_of(parts.method.guide),
         kl=parts.method.kl,
@@ -140,7 +137,7 @@ class PreparedFit(nn.Module):
         temperature: factor on the KL; a loop may change it, to let the KL grow in the first steps, say.
     """
 
-    def __init__(self, parts: BuiltParts, source: Source, record: FitRecord, seed: int) -> None:
+    def __init__(self, parts: BuiltParts, source: Source, record: dict[str, Any], seed: int) -> None:
         super().__init__()
         self.bnn, self.guide, self.num_data = parts.bnn, parts.guide, source.num_data
         self.temperature = parts.method.temperature
@@ -211,8 +208,7 @@ class PreparedFit(nn.Module):
         bnn.load_state_dict(self.bnn.state_dict())
         guide.load_state_dict(self.guide.state_dict())
         example = source.example(bnn.eval())
-        posterior = source.posterior(bnn, guide, example, seed=self._seed)
-        posterior.record = dataclasses.replace(self._record, device=str(example[0].device))
+        posterior = source.posterior(bnn, guide, example, seed=self._seed, **self._record)
         if as_guide(self._method.guide).curvature is not None:
             complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
         return posterior

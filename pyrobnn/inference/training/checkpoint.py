@@ -12,7 +12,7 @@ from pyro import poutine
 import pyrobnn
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import why, why_not
+from pyrobnn._core.folders import check_writable, why
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.private import tree_leaves
@@ -88,14 +88,7 @@ def open_checkpoint(run: Run, asked: Sequence[Asked]) -> Checkpoint:
     assert run.checkpoint is not None
     check_count(run.every, "every")
     folder = Path(run.checkpoint)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = why_not(folder / FILE, error)
-        raise InputError(f"`checkpoint`: cannot write to {folder} ({reason}): choose another folder.") from None
+    check_writable(folder / FILE, "file")
     of_validation, validation = None, run.validation
     if validation is not None:
         with seeded(run.seed, "data"):

@@ -146,13 +146,10 @@ class _Descent:
         end = Convergence(
             converged=converged, elbo=elbo, elbo_error=0.0, gain=gain, tolerance=tolerance, cycle_ends=ends
         )
-        return self._ended(end)
-
-    def _ended(self, end: Convergence) -> Ended:
         terms = torch.stack(self._seen or [self._terms]).numpy()
         history = History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine)
-        if end.converged:
-            gained = f"converged: L-BFGS gained {end.gain:.2g} nats when it was run again, and Adam after it"
+        if gain is not None and converged:
+            gained = f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
             return Ended(history, "convergence", gained, end)
         if self._stop.by is not None:
             return Ended(history, self._stop.by, self._stop.reason(len(self._seen)), end)

@@ -32,10 +32,9 @@ from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.descent import NotFinite, descend, why_steps
 from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import build_parts, start, start_record
-from pyrobnn.inference.training.state import Asked, StochasticMethod, TrainingState
-from pyrobnn.inference.training.watch import Ended, Stop
+from pyrobnn.inference.training.state import Asked, StochasticMethod
+from pyrobnn.inference.training.watch import Stop
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord
 
 _DRAWS_TO_VALIDATE = 50
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
@@ -112,8 +111,20 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
     until_now = run.seconds
     for index, (fit, posterior, state, end) in enumerate(zip(asked, posteriors, states, ended, strict=True)):
         started = time.perf_counter()
-        posterior.history, posterior.record = end.history, _record(fit, state, end, run, why)
-        posterior.note(threads=threads)
+        posterior.history, engine = end.history, end.history.engine
+        posterior.note(
+            method=described(fit.method),
+            num_steps=len(end.history),
+            engine=dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {why}") if why else engine,
+            batch_size=batch_size,
+            noise=noise_of(state.method.guide),
+            kl=state.method.kl,
+            stopped_by=end.stopped_by,
+            stop_reason=end.stop_reason,
+            convergence=end.convergence,
+            start=start_record(run.start),
+            threads=threads,
+        )
         if replicates:
             own_storage(posterior)
             posterior.note(replicate=index, replicates=len(asked))
@@ -121,27 +132,6 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
             complete(posterior, fit.method.guide, fit.source, progress=run.progress)
         posterior.note(seconds=until_now + time.perf_counter() - started)
     return posteriors
-
-
-def _record(fit: Asked, state: TrainingState, end: Ended, run: Run, why: str | None) -> FitRecord:
-    engine = end.history.engine
-    if why:
-        engine = dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {why}")
-    return FitRecord(
-        method=described(fit.method),
-        num_data=fit.source.num_data,
-        feature_names=fit.source.feature_names,
-        num_steps=len(end.history),
-        device=str(state.example[0].device),
-        engine=engine,
-        batch_size=fit.source.batch_size(state.method.batch_size),
-        noise=noise_of(state.method.guide),
-        kl=state.method.kl,
-        stopped_by=end.stopped_by,
-        stop_reason=end.stop_reason,
-        convergence=end.convergence,
-        start=start_record(run.start),
-    )
 
 
 def aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
