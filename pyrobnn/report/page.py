@@ -151,6 +151,8 @@ def render(
     pictures = _pictures(fit)
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
+    parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
+    settings = parts | {"method": posterior.record.method} if facts.spec is None else facts.spec
     spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
         title=words.title(facts.spec, train.target_name),
@@ -181,7 +183,7 @@ def render(
         by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
         data_rows=words.data_rows(train, test, facts.class_names, facts.columns),
         ending_rows=words.ending_rows(posterior),
-        tables=[("Settings", words.settings(posterior, facts.spec)), ("Manifest", words.flat(facts.manifest))],
+        tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 

@@ -193,12 +193,6 @@ def _by(method: Any) -> str:
     return f" by {kind.replace('_', ' ')}{of}{guide}"
 
 
-def settings(posterior: Posterior | Mixture, spec: Any) -> list[tuple[str, str]]:
-    """Return the settings of a fit as rows: those of its spec, or else its parts and its method."""
-    parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
-    return flat(parts | {"method": posterior.record.method} if spec is None else spec)
-
-
 def data_rows(
     train: Data, test: Data | None, class_names: Sequence[str], columns: Mapping[str, Sequence[int]] | None = None
 ) -> list[tuple[str, str]]:

@@ -115,10 +115,7 @@ class ChainMethod(BaseMethod[Posterior]):
     num_draws: int
     num_chains: int
     init: Init
-
-    @property
-    def batch_size(self) -> BatchSize:
-        return "all"
+    batch_size: BatchSize = "all"
 
     def bounded(self, steps: int) -> Any:
         """Return the method with at most so many transitions in each chain, half of them to warm up."""

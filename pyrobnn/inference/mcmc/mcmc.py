@@ -38,11 +38,7 @@ class Hamiltonian(ChainMethod):
 
     warmup: int
     full_mass: bool
-
-    @property
-    def num_kept(self) -> int:
-        """The number of steps of a trajectory that a recorded kernel remembers."""
-        return 0
+    max_tree_depth: int = 0  # of trajectories that double, which a recorded kernel remembers
 
     @property
     def smaller_steps(self) -> Remedy:
@@ -56,7 +52,8 @@ class Hamiltonian(ChainMethod):
     def sample(self, target: Target, run: Run) -> Chains:
         name, data = type(self).__name__, target.all_data(type(self).__name__)
         (like,) = target.starts(1)
-        kept = self.num_kept if self.num_kept * len(like) <= _MOST_NUMBERS else 0
+        longest = 2**self.max_tree_depth // 2  # steps of a subtree
+        kept = longest if longest * len(like) <= _MOST_NUMBERS else 0
         steps = self.warmup + self.num_draws
         total = self.num_chains * steps
         make = partial(Leapfrog, target.log_joint, data, like, num_kept=kept, dense=self.full_mass)
@@ -136,11 +133,6 @@ class NUTS(Hamiltonian):
     full_mass: bool = False
     init: Init = "prior"
 
-    @property
-    def num_kept(self) -> int:
-        """The number of steps of the longest subtree."""
-        return int(2 ** (self.max_tree_depth - 1))
-
     def kernel(self, potential: Potential) -> MCMCKernel:
         remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
         return (RecordedNUTS if remembers else mcmc.NUTS)(
@@ -206,14 +198,15 @@ class RecordedNUTS(mcmc.NUTS):
 
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         latents, potential, gradients = self._fetch_from_cache()
+        leapfrog = self.potential_fn.leapfrog
         place, gradient = latents["z"].detach(), gradients["z"]
         inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
         if inverse is not self._root_of:
-            self._leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
+            leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
             self._root_of = inverse
         moved, acceptance, diverged = self.move(PhasePoint(place, torch.randn_like(place), gradient), potential)
         if moved is not None:
-            potential, gradient = self._leapfrog.evaluate(moved)
+            potential, gradient = leapfrog.evaluate(moved)
             place = moved
         self._cache({"z": place}, potential, {"z": gradient})
         self._t += 1
@@ -227,22 +220,17 @@ class RecordedNUTS(mcmc.NUTS):
         self._mean_accept_prob += (acceptance - self._mean_accept_prob) / (index if index > 0 else self._t)
         return {"z": place}
 
-    @property
-    def _leapfrog(self) -> Leapfrog:
-        assert self.potential_fn.leapfrog is not None
-        return self.potential_fn.leapfrog
-
     def move(self, state: PhasePoint, potential: Tensor) -> tuple[Tensor | None, float, bool]:
         """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
-        before = _energy(potential, state.momentum)
+        before, leapfrog = _energy(potential, state.momentum), self.potential_fn.leapfrog
         ends, total = {1: state, -1: state}, state.momentum.double()
         log_weight, accepted, num_steps = torch.zeros((), dtype=torch.float64), 0.0, 0
         moved = None
         for depth in range(self._max_tree_depth):
             direction = 1 if float(torch.rand(())) < 0.5 else -1
-            ends[direction], _ = self._leapfrog.move(ends[direction], direction * self.step_size, 2**depth)
+            ends[direction], _ = leapfrog.move(ends[direction], direction * self.step_size, 2**depth)
             self.potential_fn.num_evaluations += 2**depth
-            places, momenta, potentials = self._leapfrog.path(2**depth)
+            places, momenta, potentials = leapfrog.path(2**depth)
             change = (_energy(potentials, momenta) - before).nan_to_num(math.inf, math.inf).cpu()
             accepted += float((-change).exp().clamp(max=1).sum())
             num_steps += 2**depth

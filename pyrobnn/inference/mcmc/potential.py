@@ -168,8 +168,8 @@ def recorded_steps(
 class Potential:
     """U(z) as Pyro's kernels call it, on {"z": vector}, with its gradient; `num_evaluations` counts calls and steps."""
 
-    def __init__(self, evaluate: ValueAndGradient, leapfrog: "Leapfrog | None" = None) -> None:
-        self.evaluate, self.leapfrog = evaluate, leapfrog
+    def __init__(self, evaluate: ValueAndGradient, leapfrog: Any = None) -> None:
+        self.evaluate, self.leapfrog = evaluate, leapfrog  # a `Leapfrog` under the captured engine
         self.num_evaluations = 0
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:

@@ -50,9 +50,9 @@ class StochasticGradient(ChainMethod):
     temperature: Positive = 1.0
     init: Init = "net"
 
-    def friction_of(self, smallest_variance: float) -> float | None:
-        """Return the friction of the momenta, or None for a method without any."""
-        return None
+    def begun(self, place: Tensor) -> ChainState:
+        """Return chains at their starts, with momenta under a method that has any."""
+        return ChainState(place, torch.empty(0))
 
     def usual_step_size(self, smallest_variance: float) -> float:
         """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
@@ -74,7 +74,7 @@ class StochasticGradient(ChainMethod):
             warn_user(f"The chains run eagerly: {name} has no captured form.")
         walk, draws = _Walk(self, target, run.seed), list[Tensor]()
         with seeded(run.seed, "transitions"), progress_bar(total=walk.num_steps, shown=run.progress, desc=name) as bar:
-            walk.draw_momenta()
+            walk.state = self.begun(walk.state.place)
             while walk.step < walk.num_steps:
                 walk.advance()
                 if walk.step > self.burnt and (walk.step - self.burnt) % self.thinning == 0:
@@ -177,6 +177,9 @@ class SGHMC(StochasticGradient):
 
     friction: Positive | None = None
 
+    def begun(self, place: Tensor) -> ChainState:
+        return ChainState(place, torch.randn_like(place))
+
     def usual_step_size(self, smallest_variance: float) -> float:
         return self.friction_of(smallest_variance) * super().usual_step_size(smallest_variance)
 
@@ -208,11 +211,6 @@ class _Walk:
         self.rates, self.smallest_variance = self._relative.clone(), 1.0
         self._curvatures: list[float] = []
         self.state = ChainState(points, torch.empty(0))
-
-    def draw_momenta(self) -> None:
-        """Give chains momenta, under a method that has any."""
-        if self._method.friction_of(1.0) is not None:
-            self.state = ChainState(self.state.place, torch.randn_like(self.state.place))
 
     def advance(self) -> None:
         """Do a step."""

@@ -181,15 +181,14 @@ class _Path:
 
     def step(self, weights: Tensor, *, is_kept: bool) -> None:
         self._window = [*self._window, weights.clone()][-self._width :]
-        if is_kept:
-            self.add(torch.stack(self._window).double().mean(0))
-
-    def add(self, weights: Tensor) -> None:
+        if not is_kept:
+            return
+        weights = torch.stack(self._window).double().mean(0)
         self._count += 1
-        change = weights.double() - self._mean
+        change = weights - self._mean
         self._mean = self._mean + change / self._count
-        self._square = self._square + change * (weights.double() - self._mean)
-        self._deviations = [*self._deviations, weights.double() - self._mean][-self._rank :]
+        self._square = self._square + change * (weights - self._mean)
+        self._deviations = [*self._deviations, weights - self._mean][-self._rank :]
 
     def write_into(self, guide: LowRankGuide) -> None:
         """Give a guide the mean and the covariance diag(v) / 2 + D D^T / (2 (R - 1)), times the factor."""

@@ -18,18 +18,15 @@ def explain(fit: TrainingState, num_steps: int) -> str:
         warnings.simplefilter("ignore")  # Pyro warns of NaN, which is looked for here
         for _ in range(num_steps):
             noise, batch = random_state(), next(fit.batches)
-            if not _is_finite(fit, fit.differentiate(batch)):
+            terms = fit.differentiate(batch)
+            gradients = (p.grad for p in fit.parameters if p.grad is not None)
+            if not all(bool(values.isfinite().all()) for values in (terms, *gradients)):
                 set_random_state(noise)
                 return next(_findings(fit, batch), "no single site is to blame")
             fit.update()
     if not fit.is_finite():
         return "the update of the optimiser is not finite, though the gradient is"
     return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
-
-
-def _is_finite(fit: TrainingState, terms: Tensor) -> bool:
-    gradients = (p.grad for p in fit.parameters if p.grad is not None)
-    return all(bool(values.isfinite().all()) for values in (terms, *gradients))
 
 
 def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:
