@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.tuned_mode import FirstScales, Search, TunedMode
@@ -18,13 +19,14 @@ TARGETS = {
 }
 
 
-def mode(likelihood):
+def mode(likelihood, energy=None):
     outputs = 2 if likelihood == "categorical" else 1
     net = bnn.MLP(3, [8], outputs, activation="silu").build().double()
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
     weights = {name: value.detach().clone() for name, value in model.initial_values.items()}
     y = model.cast_targets(TARGETS[likelihood], model.like)
-    return TunedMode(model, weights, Rows(X, (y,)), Search(per="input", rounds=1), first=FirstScales(0.3))
+    search, first = Search(per="input", rounds=1), FirstScales(0.3)
+    return TunedMode(model, weights, Rows(X, (y,)), search, first=first, energy=energy)
 
 
 @pytest.mark.parametrize("likelihood", TARGETS)
@@ -52,6 +54,23 @@ def test_modes_are_the_same_without_a_record(monkeypatch):
     plain.to_mode(40, 0.0)
     assert (recorded.energy.engine, plain.energy.engine) == ("captured", "eager")
     torch.testing.assert_close(recorded.weights, plain.weights, rtol=1e-5, atol=1e-5)
+
+
+def test_a_record_serves_another_start_and_leaves_the_first_as_it_is():
+    with fast_pyro():
+        first = mode("gaussian")
+        start = {name: value.clone() for name, value in first.weights.items()}
+        first.to_mode(40, 0.0)
+        expected = first.weights
+        first.tune()
+        first.to_mode(40, 0.0)
+        other, scale = mode("gaussian", first.energy), first.bnn.likelihood.scale.clone()
+        other.weights = start
+        other.to_mode(40, 0.0)
+        assert other.energy is first.energy
+        assert first.bnn.likelihood.scale.equal(scale)
+        assert not scale.equal(other.bnn.likelihood.scale)
+    torch.testing.assert_close(other.weights, expected, rtol=0, atol=0)
 
 
 def test_what_branches_on_values_is_not_recorded():

@@ -51,12 +51,14 @@ def descend_in_place(
     """
     from scipy.optimize import minimize
 
-    failed: list[StopIteration] = []
+    failed, gradient = list[StopIteration](), np.zeros(0)
 
-    def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
+    def evaluated(place: np.ndarray) -> float:
+        nonlocal gradient  # which SciPy asks for next
         _fill(tensors, place)
         value_and_gradient = slope().numpy()
-        return float(value_and_gradient[0]), value_and_gradient[1:].copy()
+        gradient = value_and_gradient[1:].copy()
+        return float(value_and_gradient[0])
 
     def look(_: np.ndarray) -> None:
         try:
@@ -66,9 +68,9 @@ def descend_in_place(
             failed.append(error)
         raise StopIteration
 
-    options = {"bounds": bounds, "callback": look, "options": options}
+    options = {"bounds": bounds, "callback": None if after is None else look, "options": options}
     with _one_blas_thread():  # SciPy's products are small, and handing them to threads takes many times longer
-        result = minimize(evaluated, joined(tensors).numpy(), jac=True, method="L-BFGS-B", **options)
+        result = minimize(evaluated, joined(tensors).numpy(), jac=lambda _: gradient, method="L-BFGS-B", **options)
     if failed:
         raise failed[0]
     _fill(tensors, result.x)

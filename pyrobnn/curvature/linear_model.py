@@ -212,8 +212,7 @@ def information(point: Point, f: Tensor, *targets: Tensor) -> Tensor:
 
 def check_entries(num_data: int, num_outputs: int, size: int) -> None:
     """Refuse a Jacobian that does not fit into memory."""
-    needed = num_data * num_outputs * size
-    if needed > MOST_ENTRIES:
+    if (needed := num_data * num_outputs * size) > MOST_ENTRIES:
         raise InputError(
             f"The derivatives of {counted(num_outputs, 'output')} of {counted(num_data, 'example')} in "
             f'{counted(size, "weight")} need {8 * needed / 2**30:,.1f} GiB: use SVI(guide="laplace"), '
@@ -229,9 +228,8 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
     if noise is not None:
         root = torch.linalg.cholesky(covariance + noise.square().diag())  # MultivariateNormal would import sympy
         missed = (y.view(mean.shape).double() - mean)[..., None]
-        squares = torch.linalg.solve_triangular(root, missed, upper=False)[..., 0].square().sum(-1)
-        log_det = root.diagonal(dim1=1, dim2=2).log().sum(-1)
-        return -0.5 * (mean.shape[1] * math.log(2 * math.pi) + squares) - log_det
+        squares = torch.linalg.solve_triangular(root, missed, upper=False).square().sum((1, 2))
+        return -0.5 * (mean.shape[1] * math.log(2 * math.pi) + squares) - root.diagonal(dim1=1, dim2=2).log().sum(1)
     like = next(iter(point.weights.values()))
     draws = normal_draws(mean, covariance, _SCORE_DRAWS).to(like).split(_SCORE_DRAWS_AT_ONCE)
     scores = torch.cat([point.likelihood(part).log_prob(y) for part in draws])

@@ -135,8 +135,7 @@ def score_columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
 def _columns(parameter: Tensor, information: Information, f: Tensor) -> Tensor | None:
     """Return sqrt(information) times the derivative of each entry of a parameter (B, *) in f, (entries, B, C)."""
     flat = parameter.reshape(len(f), -1)
-    totals = flat.sum(0).unbind()  # a gradient of numbers, since torch imports sympy for one in given directions
-    slopes = [torch.autograd.grad(total, f, retain_graph=True, allow_unused=True)[0] for total in totals]
+    slopes = [torch.autograd.grad(total, f, retain_graph=True, allow_unused=True)[0] for total in flat.sum(0)]
     if slopes[0] is None:
         return None
     known = information() if callable(information) else information

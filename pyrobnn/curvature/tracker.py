@@ -22,10 +22,8 @@ from pyrobnn.curvature.uses import Recorder, Use
 _DERIVATIVE_ENTRIES_AT_ONCE = 2**24
 """Entries of a per-example derivative that are held at once, roughly."""
 _NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_COMPARED_EXAMPLES = 3
-"""Number of examples for the comparison of batched results with loops."""
-_FEW_COLUMNS = 3
-"""Columns up to which a loop takes no longer than a batch."""
+_COMPARED_EXAMPLES, _FEW_COLUMNS = 3, 3
+"""Examples for the comparison of batched results with loops, and columns for which a loop is as quick."""
 Gradients = Callable[[Tensor, list[Tensor], Tensor], list[Tensor]]
 """Takes f (B, C), tensors that it is made of, and columns (K, B, C) to the derivatives of sum_bc columns[k, b, c]
 f[b, c] in these tensors, with K in front."""
@@ -260,8 +258,8 @@ class Tracker:
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
         is_last = self.look.is_last_layer and not others
-        is_short = len(columns) <= _FEW_COLUMNS and not others
-        way = Way() if is_last or is_short else self._way(x[:_COMPARED_EXAMPLES], others)
+        asks = others or not (is_last or len(columns) <= _FEW_COLUMNS)
+        way = self._way(x[:_COMPARED_EXAMPLES], others) if asks else Way()
         dense = (self._side_by_side if way.takes_examples else self._one_by_one)(others, x, columns) if others else []
         names = [*(name for use in recording.uses for name in use.sites), *others]
         shapes = {name: self._fixed[name].shape for name in names}

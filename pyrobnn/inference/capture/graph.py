@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from operator import getitem
 from typing import Any
 
@@ -52,7 +53,6 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         recorder.graph.output(())
         graph = fx.GraphModule(recorder.constants, recorder.graph)
         graph.graph.eliminate_dead_code()
-        graph.recompile()
     except NotCapturable:
         raise
     except Exception as error:
@@ -101,7 +101,7 @@ class _Recorder(OperationMode):
         self._inputs = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in inputs}
         self._before: dict[int, torch.UntypedStorage] = {}
         self._storages: dict[int, int] = {}
-        self._num_storages = 0
+        self._new_storage = count(1).__next__
         self._shown: dict[View, fx.Node] = {}
         for index, value in enumerate(inputs):
             self._enter(value, self.graph.placeholder(f"input_{index}"))
@@ -152,18 +152,13 @@ class _Recorder(OperationMode):
         """Note the node of a tensor that was there before, and may share its storage with others."""
         place = value.untyped_storage().data_ptr()
         self._storages.setdefault(place, self._new_storage())
-        node.meta["view"] = View.of(value, self._storages[place])
-        self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
+        self._put(value, node, self._storages)
 
     def _put(self, value: Tensor, node: fx.Node, storages: dict[int, int]) -> None:
         """Note the node of a result, or the earlier one that shows the same; storages are those of the arguments."""
         storage = storages.get(value.untyped_storage().data_ptr())
         node.meta["view"] = View.of(value, self._new_storage() if storage is None else storage)
         self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
-
-    def _new_storage(self) -> int:
-        self._num_storages += 1
-        return self._num_storages
 
 
 def _writes(func: Any) -> bool:
@@ -203,7 +198,6 @@ def drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
             used.append(leaf)
         else:
             graph.graph.erase_node(node)
-    graph.recompile()
     return used
 
 
@@ -234,6 +228,7 @@ def make_loop(graph: fx.GraphModule, leaves: list[Tensor]) -> Loop:
 
 def interpreted(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
     """Return a function that runs the operations of a graph one by one, from Python."""
+    graph.recompile()
 
     def loop(num_steps: int) -> None:
         with torch.no_grad():
@@ -286,17 +281,13 @@ def recorded_slope(
     if device.type not in {"cpu", "cuda"}:
         return None
     with torch.no_grad():
-        count = function(tensors).numel()
-    size = count + sum(value.numel() for value in tensors.values())
+        num_terms = function(tensors).numel()
+    size = num_terms + sum(value.numel() for value in tensors.values())
     result = torch.zeros(size, dtype=torch.float64, device=device)
-
-    def with_terms(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        terms = function(values)
-        return terms.sum(), terms
 
     def step(*inputs: Tensor) -> tuple[()]:
         *values, out = inputs
-        gradients, terms = slope(with_terms, dict(zip(tensors, values, strict=True)))
+        gradients, terms = slope(lambda at: (function(at),) * 2, dict(zip(tensors, values, strict=True)))
         out.copy_(torch.cat([terms.reshape(-1), *(gradients[name].reshape(-1) for name in tensors)]))
         return ()
 

@@ -1,5 +1,6 @@
 """The energy of weights on all rows, and its minimum by L-BFGS."""
 
+import copy
 from collections.abc import Callable
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from pyrobnn.curvature.metric import log_probs
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.scales.fixed_point import PriorScales
 from pyrobnn.inference.scales.noise import ModeNoise, Rows
+from pyrobnn.nets import leftovers
 
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
@@ -20,18 +22,25 @@ _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 
 
+def moving(bnn: BNN, noise: ModeNoise) -> list[Tensor]:
+    """Return the tensors of a start, beside its weights, that its rounds may change in place."""
+    return [*bnn.parameters(), *bnn.buffers(), *noise.state]
+
+
 class Energy:
     """The negative log joint density of weights and learned parameters, up to a constant.
 
     Weights are views of one vector, which L-BFGS moves. The gradient is recorded and run without Python if `records`
-    and nothing but weights is learned.
+    and nothing but weights is learned: then it has its own copy of the model, and takes any start of it.
     """
 
     def __init__(self, bnn: BNN, rows: Rows, noise: ModeNoise, weights: dict[str, Tensor], *, records: bool) -> None:
-        self._bnn, self._rows, self._noise = bnn, rows, noise
         tuned = {id(parameter) for parameter in noise.parameters}
         self._learned = [p for p in bnn.parameters() if p.requires_grad and id(p) not in tuned]
         self._records = records and not self._learned and not bnn.moving
+        if self._records:
+            bnn, noise = copy.deepcopy((bnn, noise), leftovers(bnn) | {id(rows): rows})
+        self._bnn, self._rows, self._noise, self._moving = bnn, rows, noise, moving(bnn, noise)
         self._flat = torch.cat([value.detach().reshape(-1) for value in weights.values()])
         parts = self._flat.split([value.numel() for value in weights.values()])
         pairs = zip(weights.items(), parts, strict=True)
@@ -58,24 +67,33 @@ class Energy:
         return "eager" if self.recorded is None else "captured"
 
     def descend(
-        self, weights: dict[str, Tensor], prior: PriorScales, iterations: int, tolerance: float, *, polishes: bool
+        self,
+        weights: dict[str, Tensor],
+        prior: PriorScales,
+        bnn: BNN,
+        noise: ModeNoise,
+        *,
+        iterations: int,
+        tolerance: float,
+        polishes: bool,
     ) -> dict[str, Tensor]:
         """Return weights closer to the mode; learned parameters move in place, weights that noise holds stay.
 
-        To polish goes on where rounding hides the gain.
+        Model and noise are those of the start. To polish goes on where rounding hides the gain.
         """
-        for places, values in ((self.places, weights), (self._loc, prior.loc), (self._precision, prior.by_site())):
-            for name, place in places.items():
-                place.detach().copy_(values[name])
+        named = ((self.places, weights), (self._loc, prior.loc), (self._precision, prior.by_site()))
+        pairs = [(place, values[name]) for places, values in named for name, place in places.items()]
+        for place, value in [*pairs, *zip(self._moving, moving(bnn, noise), strict=True)]:
+            place.detach().copy_(value.detach())
         run = self.recorded or slope_of(lambda: self(self.places), [*self.places.values(), *self._learned])
         end = 1 + len(self._flat)
 
         def slope() -> Tensor:
             ONE_THREAD.let_waiting_in()
-            if not self._noise.is_held:
+            if not noise.is_held:
                 return run()
             value, ours, learned = run().tensor_split([1, end])
-            return torch.cat([value, self._noise.free(ours), learned])
+            return torch.cat([value, noise.free(ours), learned])
 
         tensors, most = [self._flat, *self._learned], iterations + iterations // 4
         descend_in_place(slope, tensors, maxiter=iterations, maxfun=most, maxcor=_MEMORY, ftol=tolerance, gtol=_SLOPE)

@@ -24,6 +24,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.network_checks import check_calls
+from pyrobnn.inference.scales.energy import Energy
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess
 from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.tuned_mode import FirstScales, ModeScore, Search, TunedMode, process_of_outputs
@@ -135,6 +136,7 @@ class _Starts:
     run: Run
     search: Search
     bar: Any
+    energies: dict[int, Energy] = dataclasses.field(default_factory=dict)  # of the last start of a model
 
     @contextmanager
     def running(self, model: int, number: int) -> Iterator[int]:
@@ -150,7 +152,9 @@ class _Starts:
         first = self._first_scales(model, number) if origin is None else FirstScales(mode=origin.mode)
         with self.running(model, number) as threads:
             records = self.run.engine != "eager"
-            mode = TunedMode(*self._parts(model), self.search, first=first, records=records, threads=threads)
+            parts, energy = self._parts(model), self.energies.get(model)
+            mode = TunedMode(*parts, self.search, first=first, records=records, threads=threads, energy=energy)
+            self.energies[model] = mode.energy
             volume = float(mode.rows.counts.sum()) * float(self.models[model].source.y_scaler.log_volume())
             judged = self._judged(mode, range(0 if origin is None else origin.rounds, rounds))
             return Start(mode, judged, model, number, volume, rounds, None if origin is None else origin.number)

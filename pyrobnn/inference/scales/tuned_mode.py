@@ -13,7 +13,7 @@ from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import Solution, information, linear_model, log_scores
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.energy import Energy
+from pyrobnn.inference.scales.energy import Energy, moving
 from pyrobnn.inference.scales.fixed_point import Hyperprior, PriorScales, first_layer, groups_of
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess, gaussian_process
 from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise, mode_noise
@@ -66,7 +66,8 @@ class TunedMode:
     """Weights, prior and noise of a start, which move in turns: `to_mode`, then `tune`.
 
     The model is in the units of the rows and in evaluation mode; its parameters are trained too. `records` says
-    whether the gradient is recorded and run without Python. Scales stay as declared if the search has no rounds.
+    whether the gradient is recorded and run without Python; a recorded `energy` of another start of the same model
+    serves. Scales stay as declared if the search has no rounds.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class TunedMode:
         first: FirstScales = FirstScales(),
         records: bool = True,
         threads: int = 1,
+        energy: Energy | None = None,
     ) -> None:
         self.bnn, self.weights, self.rows, self.threads = bnn, weights, rows, threads
         self._penalty, extra = search.hyperprior.penalty, search.hyperprior.noise_counts
@@ -93,7 +95,9 @@ class TunedMode:
             self._take(first.mode)
         elif search.rounds:
             self._begin(first)
-        self.energy = Energy(bnn, rows, self.noise, self.weights, records=records)
+        if energy is None or energy.recorded is None:
+            energy = Energy(bnn, rows, self.noise, self.weights, records=records)
+        self.energy = energy
 
     def _begin(self, first: FirstScales) -> None:
         process = first.process
@@ -127,7 +131,8 @@ class TunedMode:
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode; the last call goes on where rounding hides the gain."""
         polishes = is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps
-        self.weights = self.energy.descend(self.weights, self.prior, iterations, tolerance, polishes=polishes)
+        at = self.weights, self.prior, self.bnn, self.noise
+        self.weights = self.energy.descend(*at, iterations=iterations, tolerance=tolerance, polishes=polishes)
 
     def tune(self) -> None:
         """Move prior and noise by MacKay's fixed point, or numbers of other likelihoods by EM, and judge the mode."""
@@ -153,16 +158,13 @@ class TunedMode:
 
     def _state(self) -> tuple[PriorScales, dict[str, Tensor], list[Tensor]]:
         """Return prior, weights, and copies of the numbers that move in place."""
-        return self.prior, self.weights, [value.detach().clone() for value in self._moving()]
-
-    def _moving(self) -> list[Tensor]:
-        return [*self.bnn.parameters(), *self.noise.state]
+        return self.prior, self.weights, [value.detach().clone() for value in moving(self.bnn, self.noise)]
 
     def restore(self) -> None:
         """Go back to the mode of the best score, if the last round was well below it."""
         if self._num_past:
             self.prior, self.weights, values = self._kept
-            for place, value in zip(self._moving(), values, strict=True):
+            for place, value in zip(moving(self.bnn, self.noise), values, strict=True):
                 place.detach().copy_(value)
 
     def judge(self) -> ModeScore:
