@@ -32,7 +32,6 @@ from benchmarks.networks import resnet18
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.training.start import start
@@ -135,7 +134,7 @@ def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
         fit.advance(1)
         fit.bnn.eval()
         if isinstance(guide, guides.Laplace):
-            complete(posterior, guide, source, latent_sites(posterior.bnn, *posterior.example), progress=False)
+            complete(posterior, guide, source, progress=False)
         if predict:
             posterior.mean()
             prediction = posterior.predict(make_inputs(5), num_draws=4, linearized=False)

@@ -57,12 +57,11 @@ def around(
             state={name: value for name, value in trained.state_dict().items() if name not in in_data_units},
         ).eval()
         example = source.example(bnn)
-        sites = latent_sites(bnn, *example)
-        point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
+        point = MapGuide(_moved(latent_sites(bnn, *example), dict(weights or {}))).to(example[0].device)
     table = to_dict(SVI(guide=guide) if method is None else method)
     posterior = source.posterior(bnn, point, example, seed=seed, method=table)
     if as_guide(guide).curvature is not None:
-        complete(posterior, guide, source, sites, progress=progress)
+        complete(posterior, guide, source, progress=progress)
     return posterior
 
 

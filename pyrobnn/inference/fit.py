@@ -236,7 +236,6 @@ def fit_svi(
     seed: int = 0,
     standardize: bool = False,
     replicates: int | None = None,
-    validation: Any = None,
     **arguments: Any,
 ) -> Posterior | list[Posterior]:
     """Fit by SVI: x may be inputs (with y), `Data` or a DataLoader; see `BNN.fit`."""
@@ -254,8 +253,8 @@ def fit_svi(
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
     fit_arguments = {name: value for name, value in arguments.items() if name in _OF_FIT}
     if replicates is None:
-        return fit(bnn, data, method, seed=seed, validation=validation, **fit_arguments)
-    if validation is not None:
+        return fit(bnn, data, method, seed=seed, **fit_arguments)
+    if fit_arguments.pop("validation", None) is not None:
         raise InputError("Replicates are not followed on validation data: leave `validation` out.")
     if fit_arguments.pop("start", None) is not None:
         raise InputError("Replicates begin at random: leave `start` out, or go on from each posterior by fit.")

@@ -24,7 +24,7 @@ from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
-from pyrobnn.guides.sites import Site, latent_sites
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.posterior.posterior import Posterior
@@ -135,17 +135,11 @@ def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
     return rows.exp(), columns.exp(), math.exp(min(700.0, float(error)))
 
 
-def complete(
-    posterior: Posterior, setting: Any, source: Source, latents: list[Site] | None = None, *, progress: bool
-) -> None:
-    """Replace a mode by the Gaussian of a setting of the guide `Laplace`, and note it in the posterior's record.
-
-    `latents` are the model's sites, looked for if they are not given.
-    """
-    if latents is None:
-        with seeded(posterior.seed, "latent sites"), fast_pyro():
-            latents = latent_sites(posterior.bnn, *posterior.example)
+def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> None:
+    """Replace a mode by the Gaussian of a setting of the guide `Laplace`, and note it in the posterior's record."""
     bnn = posterior.bnn
+    with seeded(posterior.seed, "latent sites"), fast_pyro():
+        latents = latent_sites(bnn, *posterior.example)
     values = posterior.guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}

@@ -205,11 +205,6 @@ class Tuned(NamedTuple):
     size: float
     length: float
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps of the length, at least 1."""
-        return max(1, round(self.length / self.size))
-
 
 def warm_up(walk: Walk, num_steps: int) -> Tuned:
     """Run the warm-up of chains at their starts; the number of steps is rounded up to a multiple of 40.

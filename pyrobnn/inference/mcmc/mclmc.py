@@ -56,7 +56,7 @@ class Microcanonical(ChainMethod):
         ):
             walk.tell = bar.update
             tuned = warm_up(walk, self.warmup)
-            thinning = tuned.num_steps if self.thinning is None else self.thinning
+            thinning = self.thinning or max(1, round(tuned.length / tuned.size))
             bar.total = walk.num_steps + self.num_draws * thinning
             walk.set(*tuned)
             pairs = [self._drawn(walk, thinning) for _ in range(self.num_draws)]

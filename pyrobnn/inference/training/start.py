@@ -58,8 +58,14 @@ def build_parts(
         for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
             for part in tensors_of(values):
                 check_range(part, name)
-    if as_guide(method.guide).curvature is not None:
-        _check_laplace(method, model, example, source)
+    if as_guide(method.guide).curvature is not None:  # what it cannot be taken of at the end is refused now
+        if method.temperature != 1:
+            raise InputError(
+                "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
+                f"temperature={method.temperature}: leave it out."
+            )
+        checked_setting(method.guide, model, example, latent_sites(model, *example))
+        source.check_pass()
     resolved = _resolved(method, model, source, seed)
     guide = _built_guide(resolved.guide, model, example, source)
     if earlier is not None:
@@ -73,17 +79,6 @@ def build_parts(
     if resolved.kl in DIVERGENCES:
         check_divergence(model, guide, resolved.guide, resolved.kl, example)
     return BuiltParts(model, guide, resolved, example)
-
-
-def _check_laplace(method: StochasticMethod, model: BNN, example: Batch, source: Source) -> None:
-    """Refuse, before a fit, what the curvature at its end cannot be taken of."""
-    if method.temperature != 1:
-        raise InputError(
-            "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
-            f"temperature={method.temperature}: leave it out."
-        )
-    checked_setting(method.guide, model, example, latent_sites(model, *example))
-    source.check_pass()
 
 
 def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> PyroModule:
