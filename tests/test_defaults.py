@@ -99,6 +99,13 @@ def test_steps_alone_bound_every_default_method():
     for each in choose(facts("regression", num_data=5000, num_inputs=2, **bound)).candidates:
         for method in (each.method.offer().inner or each.method, each.trial or each.method):
             assert getattr(method, "steps", None) == 30 or method.iterations == 3
+    for sizes in ({"num_data": 50}, {"num_data": 400}, {"num_data": 5000}, {"num_data": 5000, "learns_on": True}):
+        free, bounded = (
+            choose(facts("regression", **sizes, **given)).candidates for given in ({}, {"settings": {"steps": 10**6}})
+        )
+        for one, other in zip(free, bounded, strict=True):
+            same = {name: getattr(one.method, name) for name in ("guide", "guide_steps") if hasattr(one.method, name)}
+            assert dataclasses.replace(other.method, **same) == one.method  # a bound that is far away changes nothing
     with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
         bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
 

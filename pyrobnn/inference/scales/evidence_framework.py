@@ -116,8 +116,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return Offer(guide=self.guide, callbacks=False)
 
     def bounded(self, steps: int) -> "EvidenceFramework":
-        """Return the method with rounds that share the steps; its end counts as two."""
-        iterations, guide_steps = math.ceil(steps / (self.rounds + 2)), min(steps, self.guide_steps or steps)
+        """Return the method with rounds that share at most so many steps; its end counts as two."""
+        iterations = min(self.iterations, math.ceil(steps / (self.rounds + 2)))
+        guide_steps = min(steps, self.guide_steps or steps)
         return dataclasses.replace(self, iterations=iterations, guide_steps=guide_steps)
 
     def learning_on(self) -> "EvidenceFramework":

@@ -83,4 +83,4 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         if self.steps is not None:
             return dataclasses.replace(self, steps=min(steps, self.steps))
         guide = guides.MeanField(init_rho=WIDE) if self.guide == guides.MeanField() else self.guide
-        return dataclasses.replace(self, guide=guide, max_steps=steps)
+        return dataclasses.replace(self, guide=guide, max_steps=min(steps, self.max_steps))
