@@ -71,6 +71,7 @@ def test_the_table_is_small_and_the_page_says_each_rule_once():
     [
         {"net": bnn.MLP(hidden=(7,))},
         {"prior": bnn.priors.Laplace(0.5)},
+        {"prior": bnn.priors.Normal("fan_in")},
         {"likelihood": L.Gaussian(0.3)},
         {"guide": bnn.guides.Map()},
         {"settings": {"lr": 0.03}},
@@ -79,8 +80,9 @@ def test_the_table_is_small_and_the_page_says_each_rule_once():
     ids=str,
 )
 @pytest.mark.parametrize("rows", [60, 400, 3000])
-def test_what_is_given_is_in_every_candidate(given, rows):
-    for parts in choose(facts("regression", num_data=rows, num_inputs=3, **given)).candidates:
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_what_is_given_is_in_every_candidate(given, rows, task):
+    for parts in choose(facts(task, num_data=rows, num_inputs=3, **given)).candidates:
         inner = parts.method.offer().inner or parts.method
         for name, value in given.items():
             if name == "settings":

@@ -81,13 +81,18 @@ def explain(data: Data, task: Task | None = None) -> str:
 
 
 def _with_given(parts: Parts, facts: Facts) -> Parts:
-    """Return the parts that were given in place of others, but the prior."""
+    """Return the parts that were given in place of others.
+
+    A prior of None is one whose scales the method tunes, or are measured before it. Another prior of a rule, which no
+    method measures, stands for one with open scales.
+    """
     given = facts.given
+    prior = given.prior if parts.prior is None or not facts.leaves_scales else parts.prior
     net = parts.net if given.net is None else given.net
     likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
         net=with_width(net, "out_features", facts.num_outputs(likelihood)) if facts.num_data else net,
-        prior=parts.prior,
+        prior=prior or (OPEN if facts.task == "classification" else FAN_IN),
         likelihood=likelihood,
         method=given.method_for(parts.method),
         inputs=given.inputs or parts.inputs,
@@ -95,18 +100,8 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     )
 
 
-def _measured(facts: Facts) -> Any:
-    """Return the prior that was given, or one whose scales the method tunes, or are measured before it."""
-    return facts.given.prior or (OPEN if facts.task == "classification" else FAN_IN)
-
-
-def _own(facts: Facts, prior: Any) -> Any:
-    """Return a prior of the rule in place of one with open scales, which nothing would measure."""
-    return prior if facts.leaves_scales else facts.given.prior
-
-
 def _given(facts: Facts) -> list[Parts]:
-    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=facts.given.method)]
+    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=facts.given.method)]
 
 
 def _chains(facts: Facts) -> list[Parts]:
@@ -115,7 +110,7 @@ def _chains(facts: Facts) -> list[Parts]:
     if facts.given.net is None or isinstance(facts.given.net, nets.MLP):
         prior = {"0.weight": _SCALES_OF_INPUTS, "*": _SHARED_SCALES}
     method = MCLMC(num_draws=100, warmup=600, num_chains=4, init="net")
-    return [Parts(net=NET, prior=_own(facts, prior), likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=prior, likelihood=facts.likelihood, method=method)]
 
 
 def _shared(facts: Facts) -> list[Parts]:
@@ -128,7 +123,7 @@ def _shared(facts: Facts) -> list[Parts]:
         schedule="cosine_annealing_lr",
         temperature=0.03 if facts.leaves_scales else 1.0,
     )
-    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=Ensemble(member, members=3))]
+    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=Ensemble(member, members=3))]
 
 
 def _evidence(facts: Facts) -> list[Parts]:
@@ -138,7 +133,7 @@ def _evidence(facts: Facts) -> list[Parts]:
         starts = 2 if facts.num_data * facts.num_inputs <= MOST_NUMBERS_OF_TWO_STARTS else 1
     options: dict[str, Any] = {"iterations": 75} if is_short else {}
     method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts), **options)
-    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=method)]
 
 
 def _rivals(facts: Facts) -> tuple[Any, ...]:
@@ -155,7 +150,7 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
 
 def _trained(facts: Facts) -> list[Parts]:
     method = SVI(guide=_MEAN_FIELD, max_steps=40_000, lr=0.02, num_particles=2)
-    return [Parts(net=NET, prior=_measured(facts), likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=method)]
 
 
 def _shape(facts: Facts) -> Any:
@@ -189,7 +184,7 @@ def _flexible(facts: Facts) -> list[Parts]:
         found.append(
             Parts(
                 net=nets.MLP(hidden=(256, 256) if are_many else (128, 128)),
-                prior=_own(facts, priors.Normal(1.0 if has_labels else 0.3)),
+                prior=priors.Normal(1.0 if has_labels else 0.3),
                 likelihood=_shape(facts) if is_open else facts.likelihood,
                 method=Ensemble(member, members=1 if are_many else 5),
                 inputs=inputs if takes_ranks else "plain",

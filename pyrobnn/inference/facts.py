@@ -127,7 +127,7 @@ class Facts:
     def leaves_scales(self) -> bool:
         """Whether the scales of a normal prior may be chosen."""
         prior = self.given.prior
-        return prior is None or (as_prior(prior).is_normal and (as_prior(prior).has_open_scale or prior == FAN_IN))
+        return prior is None or (as_prior(prior).is_normal and as_prior(prior).has_open_scale)
 
     @property
     def takes_chains(self) -> bool:
