@@ -204,6 +204,7 @@ def test_candidates_that_fail_are_never_taken():
     _, record = settled(candidates(bad, NOTHING), linear(), RUN)
     assert record.candidates[0].log_score == -np.inf
     assert record.candidates[record.chosen].log_score == record.candidates[1].log_score
+    assert str(settled(candidates(EXACT, bad), linear(), RUN)[1]).endswith(" was taken, alone with a finite score.")
     with pytest.raises(FloatingPointError, match="No fit kept to finite numbers"):
         settled(candidates(bad, dataclasses.replace(bad, members=3)), linear(), RUN)
 
@@ -258,7 +259,7 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     ],
 )
 def test_counts_are_whole_numbers_that_repeat(y, weight, expected):
-    assert are_counts(bnn.Data(y[:, None], y, weights=weight and np.full(60, weight))) == expected
+    assert are_counts(bnn.Data(y[:, None], y, weights=weight and np.full(60, weight)), 60) == expected
 
 
 def test_copies_of_a_row_and_weights_are_no_rows():

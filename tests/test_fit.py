@@ -368,6 +368,18 @@ class Picky(bnn.inference.BaseMethod):
         raise bnn.InputError("Picky: not this.")
 
 
+def test_a_method_without_all_of_the_contract_is_refused_in_words():
+    class Short:
+        infer, offer, check = Picky.infer, Picky.offer, Picky.check
+
+    with pytest.raises(
+        bnn.InputError, match="Expected a method .* custom method inherits from pyrobnn.inference.BaseM"
+    ):
+        bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), Short(), seed=0, progress=False)
+    with pytest.raises(bnn.InputError, match="method"):
+        bnn.BNNRegressor(method=Short()).partial_fit([[0.0], [1.0]], [0.0, 1.0])
+
+
 @dataclasses.dataclass(frozen=True)
 class Around(bnn.inference.BaseMethod):
     """A method around another."""

@@ -8,7 +8,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked
+from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked, with_targets
 from pyrobnn.datasets import load_table
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.posterior.mixture import predict_copies
@@ -20,6 +20,11 @@ NOISE = 0.5
 SHARES = {"a": 30, "b": 20, "c": 10}
 EFFECTS = {"a": -2.0, "b": 1.0, "c": 4.0}
 GAPS = np.arange(60) % 4 == 1
+
+
+def copied(x, y, weights=None, num_labels=0):
+    both = with_targets(x, y, num_labels)
+    return stacked(both, y, weights, Imputer(both, (), both.shape[1] - x.shape[1]))
 
 
 def normals(rho, num=2000, seed=0):
@@ -68,7 +73,7 @@ def test_gaps_of_rows_beyond_those_that_have_the_column_do_not_bend_a_slope():
     x = normals(0.8, 600)
     y = x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[x[:, 0] > 0.5, 1] = np.nan
-    rows, targets, weights, _ = stacked(x[:, :2], y, None, (), labels=False)
+    rows, targets, weights, _ = copied(x[:, :2], y)
     root = np.sqrt(weights)[:, None]
     slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
     np.testing.assert_allclose(slopes[:2], [1, 2], atol=0.12)
@@ -105,13 +110,13 @@ def test_copies_share_the_weight_of_a_row_and_complete_rows_stay(labels):
     x, y = normals(0.8, 80), np.arange(80) % 2
     x[:20, 1] = np.nan
     given = np.arange(1.0, 81)
-    found, targets, weights, _ = stacked(x, y if labels else 1.0 * y, given, (), labels=labels)
+    found, targets, weights, _ = copied(x, y if labels else 1.0 * y, given, num_labels=2 * labels)
     assert len(found) == 60 + 20 * TO_FIT
     assert weights.sum() == pytest.approx(given.sum())
     np.testing.assert_array_equal(found[:60], x[20:])
     np.testing.assert_array_equal(found[60:80, 0], x[:20, 0])
     np.testing.assert_array_equal(targets[60:80], y[:20])
-    assert stacked(x[20:], y[20:], None, (), labels=labels)[2] is None
+    assert copied(x[20:], y[20:], num_labels=2 * labels)[2] is None
 
 
 def test_slopes_are_not_biased_by_gaps():
@@ -119,7 +124,7 @@ def test_slopes_are_not_biased_by_gaps():
     x = normals(0.5, 400)
     y = 2 * x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[np.random.default_rng(1).random(400) < 0.5, 1] = np.nan
-    rows, targets, weights, _ = stacked(x[:, :2], y, None, (), labels=False)
+    rows, targets, weights, _ = copied(x[:, :2], y)
     root = np.sqrt(weights)[:, None]
     slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
     np.testing.assert_allclose(slopes[:2], 2, atol=0.12)
@@ -177,6 +182,23 @@ def test_missing_values_that_tell_of_the_target_get_an_indicator():
     train = frame()[["size"]].mask(np.stack([GAPS], 1))
     model = linear("laplace", missing="impute").fit(train, frame()["size"] - 20 * GAPS)
     assert model.predict(pd.DataFrame({"size": [np.nan]}))[0] == pytest.approx(-20, abs=1)
+
+
+@pytest.mark.filterwarnings("ignore:Column 'x0' has no value")
+@pytest.mark.parametrize("labels", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_later_rows_are_imputed_by_those_of_the_first_call(labels, monkeypatch):
+    """Each column is around 100; the later rows alone know nothing of the first."""
+    seen = []
+    monkeypatch.setattr(
+        "pyrobnn.estimators.base.fit_on", lambda fitted, _, examples, run: seen.append(examples) or fitted
+    )
+    x = 100 + normals(0.8, 60)[:, :2]
+    make = bnn.BNNClassifier if labels else bnn.BNNRegressor
+    model = make(bnn.MLP(hidden=()), guide="mean_field", steps=2, missing="impute", random_state=0)
+    model.partial_fit(x, np.arange(60) % 2, **({"classes": [0, 1, 2]} if labels else {}))
+    model.partial_fit([[np.nan, 100.0], [np.nan, 101.0], [99.0, 100.0]], [0, 2, 1])
+    assert len(seen[0]) == 1 + 2 * TO_FIT
+    assert 95 < float(seen[0].x[:, 0].min()) < float(seen[0].x[:, 0].max()) < 105
 
 
 @pytest.mark.slow

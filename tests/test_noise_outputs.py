@@ -90,6 +90,18 @@ def test_noise_that_stays_alike_is_tuned_as_one_number_is(monkeypatch):
     assert torch.allclose(torch.nn.functional.softplus(bias[1]) + 1e-3, known_noise(plain.bnn), rtol=1e-4)
 
 
+@pytest.mark.parametrize("last", [{"2.weight": (2, 2)}, {"2.weight": (2, 2), "2.bias": (2,)}], ids=list)
+def test_noise_is_held_by_the_last_layer_alone(last):
+    """A hidden layer has as many units as the last; its bias is no noise."""
+    weights = {name: torch.ones(size) for name, size in ({"0.weight": (2, 3), "0.bias": (2,)} | last).items()}
+    y = torch.arange(4.0)[:, None]
+    noise = NoiseOutputs(weights, Rows(y, (y,)), 0.0)
+    noise.begin(weights, 1.0)
+    moved = {name for name, value in weights.items() if not torch.equal(value, torch.ones_like(value))}
+    assert (noise.is_held, moved) == (len(last) > 1, {*last} if len(last) > 1 else set())
+    assert noise.belongs.nonzero().flatten().tolist() == [10, 11, *([13] if len(last) > 1 else [])]
+
+
 @pytest.mark.slow
 def test_noise_that_may_vary_and_does_not_costs_little():
     """A function of the noise has a handful of weights that 150 rows determine, of half a nat to one each."""

@@ -28,7 +28,7 @@ class Imputer:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
         categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
             unknown one.
-        targets: number of the last columns, which are targets.
+        targets: number of the last columns, which are targets; rows without them are drawn from inputs alone.
     """
 
     rows: np.ndarray
@@ -55,11 +55,12 @@ class Imputer:
         wanted = lacks.any(0)
         if not wanted.any():
             return np.broadcast_to(x, (number, *x.shape))
-        known = np.where(self.lacking(self.rows), np.nan, self.rows)
+        known = np.where(self.lacking(self.rows), np.nan, self.rows)[:, : x.shape[1]]
+        targets = self.targets if x.shape[1] == self.rows.shape[1] else 0
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
         gaps, made = np.where(lacks, np.nan, x), np.repeat(x[None], number, 0)
         seeds = range(min(number, _FITS_A_COLUMN))
-        imputers = [_fitted(known[:, used], wanted[used], gaps[:, used], self.targets, seed) for seed in seeds]
+        imputers = [_fitted(known[:, used], wanted[used], gaps[:, used], targets, seed) for seed in seeds]
         for place, copy in enumerate(made):
             filled = gaps.copy()
             filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
@@ -118,19 +119,21 @@ def _with_other(x: np.ndarray, values: Any) -> np.ndarray:
     return np.column_stack([x, np.broadcast_to(values, len(x))])
 
 
+def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndarray:
+    """Return inputs (N, features) and, beside them, numbers or a column for each of the labels 0, 1, ..."""
+    y = np.eye(num_labels)[targets.astype(int)] if num_labels else targets.reshape(len(targets), -1)
+    return np.concatenate([x, y], 1)
+
+
 def stacked(
-    x: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, categories: Sequence[Sequence[int]], *, labels: bool
+    both: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, imputer: Imputer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return inputs (M, features), targets and weights to fit: copies of rows that lack values share the row's weight.
 
-    The last is the number of the row (M,) that each stands for; None without copies.
-
-    Targets, `labels` 0, 1, ... or numbers (N,) or (N, K), help to draw the values, as they must for unbiased slopes
-    (Little 1992).
+    The last is the number of the row (M,) that each stands for; None without copies. `both` are inputs with targets
+    beside, which help to draw the values, as they must for unbiased slopes (Little 1992).
     """
-    y = np.eye(int(targets.max()) + 1)[targets.astype(int)] if labels else targets.reshape(len(targets), -1)
-    both = np.concatenate([x, y], 1)
-    imputer = Imputer(both, categories, y.shape[1])
+    x = both[:, : both.shape[1] - imputer.targets]
     lacks = imputer.lacking(both).any(1)
     if not lacks.any():
         return x, targets, weights, None

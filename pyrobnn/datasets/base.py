@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import single
-from pyrobnn.data.imputed import Imputer, stacked
+from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 from pyrobnn.tables.reading import Task
@@ -147,13 +147,10 @@ class Dataset:
         data = self.data[rows]
         if self.given is None or self.imputer is None:
             return data
-        x, y, weights, copies = stacked(
-            self.given[np.arange(len(self.data))[rows]],
-            data.y.numpy(),
-            None,
-            self.imputer.categories,
-            labels=self.task == "classification",
-        )
+        x, y = self.given[np.arange(len(self.data))[rows]], data.y.numpy()
+        both = with_targets(x, y, len(self.class_names))
+        imputer = Imputer(both, self.imputer.categories, both.shape[1] - x.shape[1])
+        x, y, weights, copies = stacked(both, y, None, imputer)
         same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
         made = Data(x, y, weights=weights, target_name=data.target_name, **same)
         made.groups = None if copies is None else torch.as_tensor(copies)

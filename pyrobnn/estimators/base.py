@@ -21,7 +21,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, liste
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
-from pyrobnn.data.imputed import Imputer, stacked
+from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
@@ -51,8 +51,6 @@ from pyrobnn.verdict.complaint import tell
 
 NO_TARGETS = "no_validation"
 """In place of targets where there are none, as in scikit-learn."""
-
-
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
@@ -168,13 +166,12 @@ class AbstractBNN(BaseEstimator):
         Raises:
             ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
         """
-        self._fit(X, y, sample_weight, reset=True)
-        return self
+        return self._fit(X, y, sample_weight, reset=True)
 
     @under(gradients)
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
-    ) -> Any:
+    ) -> Self:
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
         check_count(self.num_draws, "num_draws")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
@@ -191,7 +188,7 @@ class AbstractBNN(BaseEstimator):
             tell_of_constants(examples)
             for text in leaks(examples).values():
                 warn_user(text, PoorFitWarning)
-            num_classes = self._width if self.TASK == "classification" else None
+            num_classes = self._num_labels or None
             self._facts = Facts.of(self.TASK, examples, given, num_classes=num_classes, learns_on=learns_on)
             num_data = max(self._facts.num_data, round(examples.total_weight))
             if 1 < num_data < _FEWEST_ROWS and not learns_on:
@@ -224,12 +221,12 @@ class AbstractBNN(BaseEstimator):
         if reset:
             self.encoder_ = Encoder.learn(table, self.categories, self.missing, read=self._read)
         x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
+        both, copies = with_targets(x, targets, self._num_labels), None
         if reset:
-            self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
-        copies = None
+            learns = categories or self.missing == "impute"
+            self._imputer = Imputer(both, categories, both.shape[1] - x.shape[1]) if learns else None
         if self._imputer is not None:
-            has_labels = self.TASK == "classification"
-            x, targets, weights, copies = stacked(x, targets, weights, categories, labels=has_labels)
+            x, targets, weights, copies = stacked(both, targets, weights, self._imputer)
         names = [*self.encoder_.get_feature_names_out()]
         data = Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
         data.groups = None if copies is None else torch.as_tensor(copies)
@@ -297,6 +294,10 @@ class AbstractBNN(BaseEstimator):
     def _width(self) -> int:
         """The number of columns that a prediction has."""
         raise NotImplementedError
+
+    @property
+    def _num_labels(self) -> int:
+        return self._width if self.TASK == "classification" else 0
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

@@ -100,10 +100,6 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     )
 
 
-def _given(facts: Facts) -> list[Parts]:
-    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=facts.given.method)]
-
-
 def _chains(facts: Facts) -> list[Parts]:
     """Return chains that draw the scales of weights too, of an `MLP` one for each input."""
     prior: Any = _SHARED_SCALES
@@ -131,8 +127,8 @@ def _evidence(facts: Facts) -> list[Parts]:
     starts, is_short = EvidenceFramework.starts, facts.num_data <= MOST_ROWS_OF_SHORT_EVIDENCE
     if facts.num_data > MOST_ROWS_OF_EVIDENCE:
         starts = 2 if facts.num_data * facts.num_inputs <= MOST_NUMBERS_OF_TWO_STARTS else 1
-    options: dict[str, Any] = {"iterations": 75} if is_short else {}
-    method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts), **options)
+    iterations = 75 if is_short else EvidenceFramework.iterations
+    method = EvidenceFramework(starts=starts, iterations=iterations, likelihoods=_rivals(facts))
     return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=method)]
 
 
@@ -195,7 +191,12 @@ def _flexible(facts: Facts) -> list[Parts]:
 
 
 RULES = (
-    Rule("given method", lambda facts: facts.given.method is not None, "the method was given", _given),
+    Rule(
+        "given method",
+        lambda facts: facts.given.method is not None,
+        "the method was given",
+        lambda facts: [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=facts.given.method)],
+    ),
     Rule(
         "labels",
         lambda facts: facts.task == "classification" and facts.num_data <= MOST_ROWS_OF_CHAINS and facts.takes_chains,

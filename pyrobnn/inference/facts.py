@@ -66,28 +66,25 @@ class Facts:
         learns_on: bool = False,
         model: BNN | None = None,
     ) -> "Facts":
-        """Return the facts of data to fit, and of a model whose parts were given; labels there tell `num_classes`.
-
-        Raises:
-            InputError: a likelihood of classes for numbers, or one of numbers for classes.
-        """
+        """Return the facts of data to fit, whose labels tell `num_classes`, and of a model whose parts were given."""
         y, likelihood = data.y.double(), given.likelihood or _LIKELIHOODS[task]
         if model is None:
             require_task(task, likelihood, data.y)
         parts = Parts(net=given.net or NET, prior=given.prior or OPEN, likelihood=likelihood, method=None)
         bnn = parts.model(data) if model is None else model
+        num_data = len(data) if data.groups is None else len(data.groups.unique())
         in_net = any(one.requires_grad for one in bnn.net.parameters())
         if num_classes is None:
             num_classes = max(2, int(y.max()) + 1) if task == "classification" else 2
         return cls(
             task=task,
-            num_data=num_distinct(data),
+            num_data=num_data,
             num_rows=len(data),
             num_inputs=data.x[0].numel(),
             num_classes=num_classes,
             num_targets=0 if y.ndim == 1 else data.y[0].numel(),
             is_positive=bool((y > 0).all()),
-            are_counts=y.ndim == 1 and are_counts(data),
+            are_counts=y.ndim == 1 and are_counts(data, num_data),
             are_dispersed=y.ndim == 1 and data.mean_of((y - data.mean_of(y)).square()) >= data.mean_of(y),
             is_standardized=bool(data.standardize),
             is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
@@ -148,17 +145,12 @@ class Facts:
         return self.has_derivatives and is_small and is_open and takes_guide and takes_noise
 
 
-def num_distinct(data: Data) -> int:
-    """Return the number of rows; copies of one, such as those with other values for what it lacks, count once."""
-    return len(data) if data.groups is None else len(data.groups.unique())
-
-
-def are_counts(data: Data) -> bool:
-    """Return whether targets (N,) are whole numbers from 0 up, mostly below 100, that repeat; weights count them."""
+def are_counts(data: Data, num_data: int) -> bool:
+    """Return whether targets (N,), without copies of rows so many, are whole numbers, mostly below 100, that repeat."""
     y = data.y.double()
     is_whole = bool((y >= 0).all()) and torch.equal(y, y.round())
     is_small = data.mean_of((y < LEAST_AMOUNT).double()) >= 0.5
-    return is_whole and is_small and len(y.unique()) <= max(num_distinct(data), data.total_weight) / 2
+    return is_whole and is_small and len(y.unique()) <= max(num_data, data.total_weight) / 2
 
 
 def _shares_weights(bnn: BNN, data: Data) -> bool:

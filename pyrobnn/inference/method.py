@@ -146,6 +146,16 @@ class Method[R](Protocol):
         if inner is not None:
             inner.check(bnn, data, run)
 
+    def bounded(self, steps: int) -> Any:
+        """Return the method, or its inner method, with at most so many steps; without steps as it is."""
+        of_any: Any = self
+        inner = self.offer().inner
+        return self if inner is None else dataclasses.replace(of_any, method=inner.bounded(steps))
+
+    def learning_on(self) -> Any:
+        """Return the method for more data: a single posterior, under the posterior so far as a prior that stays."""
+        return self
+
 
 @runtime_checkable
 class SideBySide(Method[Posterior], Protocol):
@@ -164,16 +174,6 @@ class BaseMethod[R](Method[R]):
 
     An inner method, as in `Ensemble`, is the field `method`, which has a default.
     """
-
-    def bounded(self, steps: int) -> Any:
-        """Return the method, or its inner method, with at most so many steps; without steps as it is."""
-        of_any: Any = self
-        inner = self.offer().inner
-        return self if inner is None else dataclasses.replace(of_any, method=inner.bounded(steps))
-
-    def learning_on(self) -> Any:
-        """Return the method for more data: a single posterior, under the posterior so far as a prior that stays."""
-        return self
 
 
 def checked_method(method: Any, data: Any) -> Any:

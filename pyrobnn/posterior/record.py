@@ -183,7 +183,7 @@ class EvidenceRecord:
         chosen = self.likelihoods[self.starts[self.chosen].likelihood]
         others = sorted((one for one in self.likelihoods if one is not chosen), key=lambda one: -one.score)
         leads = [f"{chosen.score - one.score:.2g} nats a row ahead of {one.name}" for one in others]
-        doubted = [one.name for one in others if chosen.score - one.score < 2 * one.error]
+        doubted = [one.name for one in others if chosen.score - one.score < _ERRORS_OF_A_LEAD * one.error]
         doubt = f"; the lead over {' and '.join(doubted)} may be chance" if doubted else ""
         return f"{chosen.name}: {', '.join(leads)}{doubt}"
 
@@ -231,8 +231,8 @@ class ChoiceRecord:
             return f"{self.sentence}."
         mean, error = self.lead
         chance = ", which may be chance" if mean < _ERRORS_OF_A_LEAD * error else ""
-        taken = self.candidates[self.chosen]
-        return f"{self.sentence}. {taken.name} was taken, {mean:.2g} ± {error:.1g} nats a row ahead{chance}."
+        ahead = f"{mean:.2g} ± {error:.1g} nats a row ahead{chance}" if mean < np.inf else "alone with a finite score"
+        return f"{self.sentence}. {self.candidates[self.chosen].name} was taken, {ahead}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,7 +249,7 @@ class FitRecord:
         batch_size: examples in a mini-batch.
         noise: how the examples of a mini-batch shared the draws of `MeanField`, as chosen for noise="auto"; by pattern
             of names if there are several guides.
-        kl: how the KL was estimated, in the same form.
+        kl: how the KL was estimated, or the divergence in its place, by the names that `SVI` takes.
         stopped_by: why the steps ended; None in the loop of a caller.
         stop_reason: the same in words.
         convergence: how a fit of automatic length ended.

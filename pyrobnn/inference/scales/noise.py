@@ -190,12 +190,12 @@ class NoiseOutputs(ModeNoise):
         self.is_held, self._rows, self._extra = False, rows, extra
         self._deviation = next(iter(weights.values())).new_zeros(len(rows.y), 2 * columns)
         self.state = [self._deviation]
-        last = {
-            value.ndim: name for name, value in weights.items() if value.ndim in (1, 2) and len(value) == 2 * columns
-        }
-        self._matrix, self._bias = last.get(2), last.get(1)
+        tall = {name: value.ndim for name, value in weights.items() if value.ndim and len(value) == 2 * columns}
+        self._matrix = next((name for name in reversed(tall) if tall[name] == 2), None)
+        layer = None if self._matrix is None else self._matrix.rpartition(".")[0]
+        self._bias = next((name for name in tall if tall[name] == 1 and name.rpartition(".")[0] == layer), None)
         masks = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in weights.items()}
-        for name in last.values():
+        for name in filter(None, (self._matrix, self._bias)):
             masks[name][columns:] = True
         self.belongs = torch.cat([mask.reshape(-1) for mask in masks.values()])
 

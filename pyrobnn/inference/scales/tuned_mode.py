@@ -59,7 +59,7 @@ class ModeScore:
     log_left_out: float = -math.inf  # the leave-one-out log score
     determined: float = 0.0  # the number of weights that the data determine
     score: float = -math.inf  # the mean of evidence and left-out score, after the penalty
-    of_rows: Tensor | None = None  # the left-out score of each row, (N,), in original units
+    of_rows: Tensor | None = None  # the left-out score of each row, (N,)
 
 
 class TunedMode:
