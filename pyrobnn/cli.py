@@ -209,7 +209,7 @@ def predict(
     if out is not None:
         _check_out(out, table)
     with waiting(_LOADING):
-        from pyrobnn.runs.predictions import predict_table, rounded, write_predictions
+        from pyrobnn.runs.files import predict_table, rounded, write_predictions
 
     predictions = rounded(predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True)))
     if out is None:

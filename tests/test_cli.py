@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import pyrobnn
 from pyrobnn._core import folders
 from pyrobnn.cli import app
-from pyrobnn.runs.predictions import write_predictions
+from pyrobnn.runs.files import write_predictions
 from pyrobnn.runs.spec import RunSpec, apply_overrides
 
 SPEC = """
@@ -325,7 +325,7 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command
     written_run(here)
     before = sorted(here.rglob("*"))
     monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
-    monkeypatch.setitem(sys.modules, "pyrobnn.runs.predictions", None)
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs.files", None)
 
     def refuse(code):
         def refused(*_, **__):

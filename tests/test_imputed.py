@@ -12,7 +12,7 @@ from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked, with_targ
 from pyrobnn.datasets import load_table
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.posterior.mixture import predict_copies
-from pyrobnn.runs.predictions import predict_table
+from pyrobnn.runs.files import predict_table
 from pyrobnn.runs.run import run
 from pyrobnn.runs.spec import RunSpec, apply_overrides
 

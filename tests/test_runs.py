@@ -12,7 +12,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
 from pyrobnn.runs.compared import Comparison, compare_runs
-from pyrobnn.runs.predictions import predict_table, rounded
+from pyrobnn.runs.files import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
 from pyrobnn.runs.spec import RunSpec
 

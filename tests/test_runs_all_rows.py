@@ -9,8 +9,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.runs import run as runs
-from pyrobnn.runs.files import folder_for_new_rows
-from pyrobnn.runs.predictions import predict_table
+from pyrobnn.runs.files import folder_for_new_rows, predict_table
 from pyrobnn.runs.run import resume, run
 from pyrobnn.runs.spec import RunSpec
 

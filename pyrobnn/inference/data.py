@@ -49,11 +49,6 @@ class Source:
         return self.shown.shape[1]
 
     @property
-    def feature_names(self) -> list[str]:
-        """The names of the columns of x, where the data have any."""
-        return [] if isinstance(self.data, Loader) else list(self.data.feature_names)
-
-    @property
     def total_weight(self) -> float:
         return self.data.total_weight if isinstance(self.data, Data) else float(self.num_data)
 
@@ -149,8 +144,9 @@ class Source:
     ) -> Posterior:
         """Return a posterior in the units of the data, with further fields of its record."""
         units: dict[str, Any] = {"x_scaler": self.x_scaler, "y_scaler": self.y_scaler}
-        known: dict[str, Any] = {"num_data": self.num_data, "feature_names": self.feature_names}
-        record = FitRecord(device=str(example[0].device), **known, **more)
+        names = [] if isinstance(self.data, Loader) else list(self.data.feature_names)
+        device = str(example[0].device)
+        record = FitRecord(num_data=self.num_data, feature_names=names, device=device, **more)
         return Posterior(bnn, guide, example=example, seed=seed, record=record, outputs=outputs, **units)
 
     def fresh_model(self, bnn: BNN, device: str) -> tuple[BNN, tuple[X, Tensor]]:
