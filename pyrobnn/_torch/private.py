@@ -7,7 +7,7 @@ operations, and `load` refuses, since it cannot check its bound; other uses rais
 import functools
 import linecache
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -95,21 +95,11 @@ def inside_transformation() -> bool:
         return True
 
 
-class _SeesNothing:
-    """A mode without effect."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def _operation_mode() -> Any:
     try:
         mode = private("TorchDispatchMode")
     except MissingFromTorch:
-        return _SeesNothing
+        return ExitStack  # which sees nothing
 
     class OperationMode(mode):  # type: ignore[misc, valid-type]
         @classmethod

@@ -115,7 +115,7 @@ class _Recorder(OperationMode):
         _refuse_values(func, args)
         node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-        if _writes(func):
+        if func._schema.is_mutable or func is _BATCH_NORM:  # which changes statistics, and does not say so
             self._keep(given)
         storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["view"].storage for value in given}
         result = func(*args, **kwargs)
@@ -159,11 +159,6 @@ class _Recorder(OperationMode):
         storage = storages.get(value.untyped_storage().data_ptr())
         node.meta["view"] = View.of(value, self._new_storage() if storage is None else storage)
         self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
-
-
-def _writes(func: Any) -> bool:
-    """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
-    return func._schema.is_mutable or func is _BATCH_NORM
 
 
 def _refuse_values(func: Any, args: Any) -> None:

@@ -86,13 +86,12 @@ class Energy:
         for place, value in [*pairs, *zip(self._moving, moving(bnn, noise), strict=True)]:
             place.detach().copy_(value.detach())
         run = self.recorded or slope_of(lambda: self(self.places), [*self.places.values(), *self._learned])
-        end = 1 + len(self._flat)
 
         def slope() -> Tensor:
             ONE_THREAD.let_waiting_in()
             if not noise.is_held:
                 return run()
-            value, ours, learned = run().tensor_split([1, end])
+            value, ours, learned = run().tensor_split([1, 1 + len(self._flat)])
             return torch.cat([value, noise.free(ours), learned])
 
         tensors, most = [self._flat, *self._learned], iterations + iterations // 4

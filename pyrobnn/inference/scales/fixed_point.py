@@ -97,7 +97,7 @@ class PriorScales:
         `determined` adds up to gamma, with a relative error of `rounding`; `squares` are squared distances to the means
         of the prior. Groups that the outputs do not depend on, as those of a constant input, have no next precision.
         """
-        gamma, total, sizes = (self.by_group(values) for values in (determined, squares, self.counted))
+        gamma, total, sizes = (_by_group(self.group, values) for values in (determined, squares, self.counted))
         is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
         moved = (gamma + self.extra_counts) / (total + self.extra_squares).clamp_min(_LEAST_SQUARES)
         return torch.where(is_determined, moved, self.precision if self.undetermined is None else self.undetermined)
@@ -121,10 +121,6 @@ class PriorScales:
 
     def _moved(self, precision: Tensor) -> "PriorScales":
         return dataclasses.replace(self, precision=torch.where(self.is_held, self.precision, precision))
-
-    def by_group(self, values: Tensor) -> Tensor:
-        """Return for each weight the sum over its group."""
-        return _by_group(self.group, values)
 
     def by_site(self) -> dict[str, Tensor]:
         """Return the precisions by site."""
@@ -156,6 +152,7 @@ def _flat(values: Iterable[Tensor]) -> Tensor:
 
 
 def _by_group(group: Tensor, values: Tensor) -> Tensor:
+    """Return for each weight the sum over its group."""
     return values.new_zeros(int(group.max()) + 1).index_add(0, group, values)[group]
 
 

@@ -67,9 +67,8 @@ class Rows:
 
         Of the targets of each column, so many are spent on weights, (K,).
         """
-        squares = ((self.y - f).square() * self.counts[:, None]).sum(
-            0
-        ) + extra * limits.NOISE_SHARE * self.spread.square()
+        errors = ((self.y - f).square() * self.counts[:, None]).sum(0)
+        squares = errors + extra * limits.NOISE_SHARE * self.spread.square()
         free = self.counts.sum() - determined + extra
         scale = next_variance(squares, free, float(self.counts.sum())).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(scale.isfinite().all()):

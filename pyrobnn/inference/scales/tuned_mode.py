@@ -143,7 +143,8 @@ class TunedMode:
         least = self.best.score - max(_NATS_PAST, _NATS_A_ROW_PAST * float(self.rows.counts.sum()))
         self._num_past = self._num_past + 1 if judged.score < least else 0
         if judged.score > self.best.score:
-            self.best, self._kept = judged, self._state()
+            numbers = [value.detach().clone() for value in moving(self.bnn, self.noise)]
+            self.best, self._kept = judged, (self.prior, self.weights, numbers)
         squares = self.prior.deviation(self.weights).double().square()
         for step in range(self.noise.steps):
             ONE_THREAD.let_waiting_in()
@@ -155,10 +156,6 @@ class TunedMode:
     def is_past(self) -> bool:
         """Whether two rounds in a row were well below the best score."""
         return self._num_past > 1
-
-    def _state(self) -> tuple[PriorScales, dict[str, Tensor], list[Tensor]]:
-        """Return prior, weights, and copies of the numbers that move in place."""
-        return self.prior, self.weights, [value.detach().clone() for value in moving(self.bnn, self.noise)]
 
     def restore(self) -> None:
         """Go back to the mode of the best score, if the last round was well below it."""
