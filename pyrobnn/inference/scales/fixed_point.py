@@ -86,9 +86,9 @@ class PriorScales:
         ones, is_held = torch.ones_like(precision), [torch.full_like(mean, name in held) for name, mean in loc.items()]
         counts = squares = hyperprior.counts * ones
         if hyperprior.share is not None:
-            sizes = _by_group(group, ones)
+            sizes = sum_by_group(group, ones)
             counts = counts.minimum(sizes)
-            squares = counts * hyperprior.share * _by_group(group, 1 / precision) / sizes
+            squares = counts * hyperprior.share * sum_by_group(group, 1 / precision) / sizes
         return cls(loc, precision, group, _flat(is_held).bool(), ones, counts, squares, undetermined=precision)
 
     def fixed_point(self, determined: Tensor, squares: Tensor, rounding: float = 0.0) -> Tensor:
@@ -97,7 +97,7 @@ class PriorScales:
         `determined` adds up to gamma, with a relative error of `rounding`; `squares` are squared distances to the means
         of the prior. Groups that the outputs do not depend on, as those of a constant input, have no next precision.
         """
-        gamma, total, sizes = (_by_group(self.group, values) for values in (determined, squares, self.counted))
+        gamma, total, sizes = (sum_by_group(self.group, values) for values in (determined, squares, self.counted))
         is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
         moved = (gamma + self.extra_counts) / (total + self.extra_squares).clamp_min(_LEAST_SQUARES)
         return torch.where(is_determined, moved, self.precision if self.undetermined is None else self.undetermined)
@@ -151,7 +151,7 @@ def _flat(values: Iterable[Tensor]) -> Tensor:
     return torch.cat([value.reshape(-1) for value in values])
 
 
-def _by_group(group: Tensor, values: Tensor) -> Tensor:
+def sum_by_group(group: Tensor, values: Tensor) -> Tensor:
     """Return for each weight the sum over its group."""
     return values.new_zeros(int(group.max()) + 1).index_add(0, group, values)[group]
 

@@ -29,7 +29,7 @@ from pyrobnn.inference.laplace.curve import (
     likelihood_curvature,
     log_likelihood,
 )
-from pyrobnn.inference.scales.fixed_point import PriorScales, groups_of, next_variance
+from pyrobnn.inference.scales.fixed_point import PriorScales, groups_of, next_variance, sum_by_group
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
@@ -62,8 +62,8 @@ class Evidence:
     @property
     def start(self) -> Tensor:
         """The scales of the posterior, in their mean over each group."""
-        by_group = self.prior.by_group
-        logs = by_group(self.prior.precision.log()) / by_group(torch.ones_like(self.prior.precision))
+        group, precision = self.prior.group, self.prior.precision
+        logs = sum_by_group(group, precision.log()) / sum_by_group(group, torch.ones_like(precision))
         return torch.cat([logs, logs.new_tensor([math.log(self.precision)])]) if self.num_targets else logs
 
     @property
