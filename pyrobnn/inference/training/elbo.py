@@ -1,6 +1,5 @@
 """The objective of SVI: Pyro's ELBO, with a weight on the KL, and its two terms noted."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -156,12 +155,7 @@ def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
     if site_without(bnn, guide, example, kl="analytic") is None:
         return "analytic"
     tabulate(bnn)
-
-    def has_table(prior: Any) -> bool:
-        law = base_of(prior)
-        return isinstance(law, ScaleMixtureNormal) and law.table is not None
-
-    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=has_table) else "quadrature"
+    return "mc" if site_without(bnn, guide, example, kl="quadrature", tabled=True) else "quadrature"
 
 
 def follows_draws(guide: Any) -> bool:
@@ -170,13 +164,8 @@ def follows_draws(guide: Any) -> bool:
     return any(built(part).path_derivative for part in parts)
 
 
-def site_without(
-    model: Any, guide: Any, args: Any, *, kl: KL, suits: Callable[[Any], bool] | None = None
-) -> str | None:
-    """Return the first site whose guide and prior have no such KL, or None.
-
-    `suits` says of the prior of a site without a closed form whether a quadrature may serve it; None for any.
-    """
+def site_without(model: Any, guide: Any, args: Any, *, kl: KL, tabled: bool = False) -> str | None:
+    """Return the first site whose guide and prior have no such KL, or with `tabled` no closed form and no table."""
     guide_trace, model_trace = _run(model, guide, args)
     for name, node in guide_trace.nodes.items():
         if node["type"] != "sample":
@@ -184,9 +173,10 @@ def site_without(
         try:
             if node["infer"].get("is_auxiliary"):
                 raise NotImplementedError
-            divergence = DIVERGENCES[kl](node["fn"], model_trace.nodes[name]["fn"])
-            if suits is not None and not suits(model_trace.nodes[name]["fn"]):
-                kl_divergence(node["fn"], model_trace.nodes[name]["fn"])
+            prior = model_trace.nodes[name]["fn"]
+            divergence, law = DIVERGENCES[kl](node["fn"], prior), base_of(prior)
+            if tabled and not (isinstance(law, ScaleMixtureNormal) and law.table is not None):
+                kl_divergence(node["fn"], prior)
             if isinstance(node["fn"], RealPart):
                 guide_trace, model_trace = _run(model, guide, args)  # a joint guide may tie the prior to another site
                 again = DIVERGENCES[kl](guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])
