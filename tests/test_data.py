@@ -105,6 +105,18 @@ def test_copies_of_a_row_fall_on_one_side_of_a_split(seed):
     assert not {*map(tuple, rest.x.tolist())} & {*map(tuple, part.x.tolist())}
 
 
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_stay_whole_also_in_parts_that_lack_their_numbers(classes, seed):
+    y = torch.arange(100) % classes
+    data = bnn.Data(torch.randn(100, 2), y, groups=torch.arange(100) // 5)[80:]
+    for whole in (data, data.with_inputs("ranks")):
+        rest, part = whole.split(0.3, seed=seed)
+        assert len(part) == 5  # of groups 16 to 19
+        assert {*rest.groups.tolist(), *part.groups.tolist()} == {16, 17, 18, 19}
+        assert not {*rest.groups.tolist()} & {*part.groups.tolist()}
+
+
 def test_a_split_of_rows_that_differ_is_a_permutation():
     x = torch.randn(50, 2, generator=torch.Generator().manual_seed(1))
     order = torch.randperm(50, generator=torch.Generator().manual_seed(7))

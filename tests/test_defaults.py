@@ -160,10 +160,10 @@ NOTHING = bnn.Ensemble(bnn.SVI(guide="map", steps=10, lr=1e-9, batch_size="all")
 EXACT = bnn.EvidenceFramework(starts=1, rounds=2)
 
 
-def linear(rows=60, weights=None, seed=0):
+def linear(rows=60, seed=0, **more):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, 2))
-    return bnn.Data(x, x @ [1.0, -1.0] + 0.3 * rng.normal(size=rows), weights=weights)
+    return bnn.Data(x, x @ [1.0, -1.0] + 0.3 * rng.normal(size=rows), **more)
 
 
 def test_the_best_on_rows_held_out_is_taken_with_its_length():
@@ -211,8 +211,7 @@ def test_candidates_that_fail_are_never_taken():
 
 def test_copies_of_a_row_are_held_out_together_and_count_once():
     """Imputed copies share a weight; none is in the training part while another is held out."""
-    data = linear(50, weights=torch.full((50,), 0.2))
-    data.groups = torch.arange(50) % 10
+    data = linear(50, weights=torch.full((50,), 0.2), groups=torch.arange(50) % 10)
     judge = held_out._Judge(data, RUN, Parts.model, by_mass=False)
     train, held = judge.split("ranks")
     assert len(held) == 10

@@ -91,7 +91,7 @@ CHANGES = {
     "another shape": ("p", ("guide_state", "loc"), X, r"'loc' was saved as float32\(12, 2\)"),
     "another width": ("p", ("parts", "net", "hidden"), [4], r"0.weight is float32\(3, 2\) in the file and .*\(4, 2\)"),
     "other units": ("p", ("scalers", "x.loc"), X, "scaler of x and a row of x differ"),
-    "ranks in part": ("p", ("scalers", "x.columns"), X[:1, 0].long(), "'x.quantiles' is missing, or too much"),
+    "ranks in part": ("p", ("scalers", "x.columns"), X[:1, 0].long(), "scaler of x and a row of x differ"),
     "two rows": ("p", ("example", "y"), X[:2, 0], "the scaler of y and a row of y"),
     "outputs of two rows": ("p", ("example", "f"), X, "'f' is no row of outputs"),
     "no members": ("m", ("members",), [], "does not fit .`members`"),

@@ -19,6 +19,7 @@ import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
 from benchmarks.tasks import schema
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
+from pyrobnn.data import InputColumns
 from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -32,7 +33,7 @@ Parts = list[tuple[bnn.Data, bnn.Data]]
 class Sections(TypedDict, total=False):
     """Parts of a spec, and how inputs are given to it, which [base], an entry and [for_data] have."""
 
-    inputs: Literal["plain", "ranks", "waves"]
+    inputs: InputColumns
 
     net: Any
     prior: Any

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,31 +19,6 @@ _TARGETS = ("labels", "label", "y", "target")
 _PAGE = "how-to/large-data"
 StateDict = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """An endless stream of batches; its position can be saved and restored."""
-
-    def __next__(self) -> Batch:
-        """Return the next batch, in the units and place of the model."""
-        ...
-
-    def peek(self) -> Batch:
-        """Return a coming batch of the usual size; none is lost."""
-        ...
-
-    def state(self) -> StateDict:
-        """Return the place in the stream."""
-        ...
-
-    def restore(self, state: StateDict) -> None:
-        """Go to a place, so that the same batches follow as did then."""
-        ...
-
-    def close(self) -> None:
-        """Release the resources of the stream, such as loading processes."""
-        ...
 
 
 class TensorBatches:
@@ -126,11 +101,8 @@ class LoaderBatches:
     over the average B of the last whole epoch. A position is the random states before the epoch, of the process and of
     the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
-    Args:
-        loader: yields what `read` maps to a validated pair (x, y); `checked_batch` if not given.
-        prepare: brings a pair into the units and onto the device of the model.
-        mean_rows: rows of an average batch of the first epoch; None if all are expected to be of equal size.
-        like: a tensor with the precision and device of the model, for weights.
+    `read` makes a validated pair (x, y) of what is loaded, and `prepare` brings it into the units and onto the device
+    of the model, whose precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size.
     """
 
     def __init__(
@@ -218,6 +190,10 @@ class LoaderBatches:
         return {"process": random_state(), "loader": [generator.get_state() for generator in _generators(self._loader)]}
 
 
+Batches = TensorBatches | LoaderBatches
+"""An endless stream of batches in the units and place of the model; its position can be saved and restored."""
+
+
 @contextmanager
 def kept_generators(loader: Iterable[Any]) -> Iterator[None]:
     """Put the torch generators of a loader and its samplers back after the block."""
@@ -257,20 +233,18 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
 def checked_batch(batch: Any) -> tuple[X, Tensor]:
     """Return a loader's batch as a validated pair (x, y); `split_batch` tells which is which."""
     x, y = split_batch(batch)
-    if y is None and isinstance(batch, Mapping):
-        raise InputError(
-            f"A loader's mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got "
-            f"{listed(map(repr, batch))}: say where they are, as in {_split_example("'a'", "'b'")}.",
-            page=_PAGE,
+    if y is not None:
+        return checked_pair(x, y)
+    if isinstance(batch, Mapping):
+        wrong = (
+            f"'s mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got {listed(map(repr, batch))}"
         )
-    if y is None:
+        code = f"say where they are, as in {_split_example("'a'", "'b'")}"
+    else:
         given = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
-        raise InputError(
-            f"A loader must yield pairs (x, y) or mappings, got {given}: say which are inputs and targets, as in "
-            f"{_split_example()}.",
-            page=_PAGE,
-        )
-    return checked_pair(x, y)
+        wrong = f" must yield pairs (x, y) or mappings, got {given}"
+        code = f"say which are inputs and targets, as in {_split_example()}"
+    raise InputError(f"A loader{wrong}: {code}.", page=_PAGE)
 
 
 def checked_pair(x: Any, y: Any) -> tuple[X, Tensor]:

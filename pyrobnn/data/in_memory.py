@@ -1,9 +1,10 @@
 """Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
-from pyrobnn.data.ranks import MOST_ROWS, NUM_WAVES, quantiles_of, ranked_columns, with_ranks
-from pyrobnn.data.splits import blocks_of, marks_of, same_inputs, split_rows
+from pyrobnn.data import InputColumns
+from pyrobnn.data.input_maps import INPUT_MAPS, MOST_ROWS, PLAIN, InputMap
+from pyrobnn.data.splits import marks_of, same_inputs, split_rows
 
 
 class Data:
@@ -35,18 +37,17 @@ class Data:
             `num_inputs` columns, and predictions take those of x.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
+        groups: numbers (N,), such as those of patients, which examples share that `split` and the rules of defaults
+            keep together; None for equal inputs.
 
     Raises:
-        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights not positive.
+        InputError: not numeric, not finite, empty, of the wrong rank, of unequal lengths, weights not positive.
 
     Examples:
         >>> import pyrobnn as bnn
         >>> data = bnn.Data([[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2], weights=[1.0, 1.0, 2.0])
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
-
-    groups: Tensor | None = None
-    """Numbers (N,) that rows share which `split` keeps together, such as copies of a row; None for equal inputs."""
 
     def __init__(
         self,
@@ -55,24 +56,22 @@ class Data:
         *,
         weights: Any = None,
         standardize: bool = False,
-        inputs: Literal["plain", "ranks", "waves"] = "plain",
+        inputs: InputColumns = "plain",
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
+        groups: Any = None,
     ) -> None:
         self.x = as_inputs(x)
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
+        self.groups = None if groups is None else _one_each(groups, "groups", len(self.x))
         self.standardize = check_flag(standardize, "standardize")
         if standardize and isinstance(self.x, Inputs):
             raise InputError(
                 "`standardize` is for inputs of a single tensor: scale those of a mapping or tuple before."
             )
-        is_table = not isinstance(self.x, Inputs) and self.x.ndim == 2
-        if inputs not in ("plain", "ranks", "waves")[: 3 if is_table else 1]:
-            given = f"{inputs!r} of {shape_of(self.x)}"
-            raise InputError(f"`inputs` must be plain, or ranks or waves of a table x (N, D), got {given}.")
-        self.inputs = inputs
-        self._ranked = None if inputs == "plain" else ranked_columns(single(self.x, "A table"))
+        self.inputs: InputColumns = inputs
+        self._columns = _columns_of(self.x, inputs)
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 
@@ -83,38 +82,31 @@ class Data:
     def __repr__(self) -> str:
         shapes = f"x={shape_of(self.x)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
         weights = "" if self.weights is None else f"weights={tuple(self.weights.shape)}, "
-        inputs = "" if self.inputs == "plain" else f", inputs={self.inputs!r}"
+        inputs = "" if self.inputs == PLAIN else f", inputs={self.inputs!r}"
         return f"Data({shapes}, {weights}standardize={self.standardize}{inputs})"
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
         index = row_index(rows, len(self))
-        part = Data(
-            self.x[index],
-            self.y[index],
-            weights=None if self.weights is None else self.weights[index],
-            standardize=self.standardize,
-            feature_names=self.feature_names,
-            target_name=self.target_name,
-        )
-        part.inputs, part._ranked = self.inputs, self._ranked  # so that all parts are as wide
-        part.groups = None if self.groups is None else self.groups[index]
+        part = copy.copy(self)  # with the same columns of ranks, so that all parts are as wide
+        part.x = as_inputs(self.x[index])
+        part.y = as_targets(self.y[index], len(part.x))
+        part.weights, part.groups = (None if each is None else each[index] for each in (self.weights, self.groups))
         return part
 
-    def with_inputs(self, inputs: Literal["plain", "ranks", "waves"]) -> "Data":
+    def with_inputs(self, inputs: InputColumns) -> "Data":
         """Return the same examples with other inputs of the network."""
         if inputs == self.inputs:
             return self
-        options = {name: getattr(self, name) for name in ("weights", "standardize", "feature_names", "target_name")}
-        other = Data(self.x, self.y, inputs=inputs, **options)
-        other.groups = self.groups
+        other = copy.copy(self)
+        other.inputs, other._columns = inputs, _columns_of(self.x, inputs)
         return other
 
     @property
     def num_inputs(self) -> int:
-        """The numbers of an example that the network takes: those of x, and of ranks and their waves."""
-        ranked = 0 if self._ranked is None else len(self._ranked)
-        return self.x[0].numel() + ranked * (1 + 2 * NUM_WAVES * (self.inputs == "waves"))
+        """The numbers of an example that the network takes: those of x, and those that `inputs` adds."""
+        first = self[:1]
+        return first.x_scaler.transform(first.x)[0].numel()
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -128,14 +120,13 @@ class Data:
 
     @property
     def x_scaler(self) -> "Scaler":
-        """The map of the inputs to standard units, the identity if they are not standardised, and to ranks."""
+        """The map of the inputs to those of the network, the identity if they are plain and not standardised."""
         scaler = Scaler.fit(single(self.x, "A table"), self.weights) if self.standardize else Scaler.identity()
-        if self._ranked is None or not len(self._ranked):
+        if not len(self._columns):
             return scaler
         x = single(self.x, "A table")
         loc, scale = (value.expand(x.shape[1:]).clone() for value in (scaler.loc, scaler.scale))
-        waves = 2.0 ** torch.arange(NUM_WAVES if self.inputs == "waves" else 0, dtype=torch.float64, device=x.device)
-        return Scaler(loc, scale, self._ranked, quantiles_of(x[:, self._ranked], self.weights), waves)
+        return InputScaler(loc, scale, self._columns, INPUT_MAPS[self.inputs].fit(x[:, self._columns], self.weights))
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -150,16 +141,13 @@ class Data:
         is_constant = (self.x == self.x[:1]).all(0).tolist()
         return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
 
-    def mean_of(self, values: Tensor) -> float:
-        """Return the weighted mean of a number per example, (N,)."""
+    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
+        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
+        values = function(self.x, self.y)
         if self.weights is None:
             return float(values.mean())
         weights = self.weights.to(values.device)
         return float((weights * values).sum() / weights.sum())
-
-    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
-        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
-        return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many.
@@ -175,25 +163,27 @@ class Data:
         """Return the number of examples of each class, where targets are classes."""
         return self.y.reshape(-1).long().bincount(minlength=num_classes).tolist()
 
+    def row_groups(self) -> Tensor:
+        """Return the number of the group of each row, (N,): `groups`, or what rows of equal inputs share."""
+        return same_inputs(self.x) if self.groups is None else self.groups
+
     def split(self, fraction: float, *, seed: int = 0) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
-        Rows of the same inputs stay together, so that scores on the part hold for new inputs; with such rows the part
-        may be smaller than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
+        Groups of rows stay together, so that scores on the part hold for new inputs; with them the part may be smaller
+        than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
 
         Examples:
             >>> [len(part) for part in bnn.datasets.sinusoid(40).split(0.25)]
             [30, 10]
         """
-        groups = same_inputs(self.x) if self.groups is None else self.groups
-        rest, part = split_rows(groups, self.y, fraction, seed=seed)
+        rest, part = split_rows(self.row_groups(), self.y, fraction, seed=seed)
         return self[rest], self[part]
 
 
 def merged(data: Data, most: float = math.inf) -> Data:
     """Return data with one row for equal ones, of their weight, in an order of its own; as they are if over `most`."""
-    blocks = blocks_of(data.x)
-    marks = torch.stack([torch.cat([marks_of(part[block]) for block in blocks]) for part in (data.x, data.y)], 1)
+    marks = torch.stack([marks_of(data.x), marks_of(data.y)], 1)
     unique, group = marks.unique(dim=0, return_inverse=True)
     weights = torch.ones(len(data), dtype=torch.float64) if data.weights is None else data.weights
     total = torch.zeros(len(unique), dtype=torch.float64).index_add(0, group, weights)
@@ -206,19 +196,26 @@ def merged(data: Data, most: float = math.inf) -> Data:
     return result
 
 
-def held_out(data: Data, parts: Sequence[Tensor]) -> list[tuple[Data, Data]]:
-    """Return, for each part given by its rows, the other rows and the part, both in the order of the data."""
-    masks = torch.zeros(len(parts), len(data), dtype=torch.bool)
-    for mask, rows in zip(masks, parts, strict=True):
-        mask[rows] = True
-    return [(data[~mask], data[mask]) for mask in masks]
+def _columns_of(x: X, inputs: str) -> Tensor:
+    """Return the numbers (C,) of the columns to map: those with three values or more, of others it tells nothing."""
+    if inputs == PLAIN:
+        return torch.empty(0, dtype=torch.int64)
+    if inputs not in [*INPUT_MAPS] or isinstance(x, Inputs) or x.ndim != 2:
+        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(INPUT_MAPS)
+        raise InputError(f"`inputs` must be {PLAIN}, or {known} of a table x (N, D), got {given}.")
+    return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
+
+
+def _one_each(values: Any, name: str, num_rows: int) -> Tensor:
+    numbers = as_tensor(values, name)
+    if numbers.shape != (num_rows,):
+        raise InputError(f"`{name}` must have one number for each of {num_rows} rows, got {tuple(numbers.shape)}.")
+    check_finite(numbers, name)
+    return numbers
 
 
 def _as_weights(values: Any, num_rows: int) -> Tensor:
-    weights = as_tensor(values, "weights").double()
-    if weights.shape != (num_rows,):
-        raise InputError(f"`weights` must have one number for each of {num_rows} rows, got {tuple(weights.shape)}.")
-    check_finite(weights, "weights")
+    weights = _one_each(values, "weights", num_rows).double()
     if not bool((weights > 0).all()):
         raise InputError(f"`weights` must be positive, got {float(weights.min()):g}: leave out such rows.")
     return weights
@@ -261,15 +258,11 @@ class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column, in float64.
 
     `loc` and `scale` have the shape of a row. A constant input has scale 1; a constant target, such as that of one row,
-    has its size, so that predictions follow the unit of the targets. Where there are ranks, `transform` adds those of
-    the `columns` (C,) by their `quantiles` (C, Q), and their `waves` (W,), as more columns.
+    has its size, so that predictions follow the unit of the targets.
     """
 
     loc: Tensor
     scale: Tensor
-    columns: Tensor | None = None
-    quantiles: Tensor | None = None
-    waves: Tensor | None = None
 
     @classmethod
     def identity(cls) -> "Scaler":
@@ -283,12 +276,12 @@ class Scaler:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the map, by name."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """The tensors of the map by name, of which `scaler_of` makes it again."""
+        return dict(vars(self))
 
     def row(self, example: Tensor) -> tuple[int, ...]:
         """Return the shape of a row in original units, of an example (n, *in) in those of the model."""
-        return tuple(example.shape[1:] if self.columns is None else self.loc.shape)
+        return tuple(self.loc.shape or example.shape[1:])
 
     @classmethod
     def fit(cls, values: Tensor, weights: Tensor | None = None, *, targets: bool = False) -> "Scaler":
@@ -301,16 +294,17 @@ class Scaler:
         return cls(mean, torch.where(deviation <= CONSTANT * largest, constant, deviation))
 
     def transform[V: X](self, values: V) -> V:
-        """Map original units to standard units, in at least the precision given."""
+        """Map original units to standard units, in at least the precision given, some rows at a time."""
         if self.is_identity:
             return values
         given = single(values, "A model with units")
-        loc, scale, *ranks = (value.to(given.device) for value in self.tensors.values())
-        dtype, parts = given.dtype if given.is_floating_point() else torch.float64, list[Tensor]()
-        for part in given.split(MOST_ROWS) if ranks else (given,):
-            scaled = (part.double() - loc) / scale
-            parts.append((with_ranks(scaled, part.double(), *ranks) if ranks else scaled).to(dtype))
-        return torch.cat(parts) if ranks else parts[0]  # type: ignore[return-value]
+        here = scaler_of(**{name: value.to(given.device) for name, value in self.tensors.items()})
+        dtype = given.dtype if given.is_floating_point() else torch.float64
+        return torch.cat([here.standard(part.double()).to(dtype) for part in given.split(MOST_ROWS)])  # type: ignore[return-value]
+
+    def standard(self, x: Tensor) -> Tensor:
+        """Map values (N, *row) in the precision and place of the tensors to standard units, likewise."""
+        return (x - self.loc) / self.scale
 
     def inverse(self, values: Tensor) -> Tensor:
         """Map standard units back to original units, in float64; the identity returns values as they are."""
@@ -327,6 +321,31 @@ class Scaler:
     def log_volume(self) -> float:
         """Return the log of the volume change, sum log scale: subtract it from a log density in standard units."""
         return float(self.scale.log().sum())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InputScaler(Scaler):
+    """Standard units of a table x (N, D), and beside them what a map makes of some `columns` (C,) in original units."""
+
+    columns: Tensor
+    more: InputMap
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of the units, and of the map."""
+        return {"loc": self.loc, "scale": self.scale, "columns": self.columns, **vars(self.more)}
+
+    def standard(self, x: Tensor) -> Tensor:
+        """Map a table to all inputs, in the precision and place of the tensors."""
+        return torch.cat([super().standard(x), self.more(x[:, self.columns])], 1)
+
+
+def scaler_of(loc: Tensor, scale: Tensor, columns: Tensor | None = None, **more: Tensor) -> Scaler:
+    """Return the map with these `tensors`; `KeyError` where no map of inputs has their names."""
+    if columns is None:
+        return Scaler(loc, scale)
+    maps = {frozenset(field.name for field in dataclasses.fields(each)): each for each in INPUT_MAPS.values()}
+    return InputScaler(loc, scale, columns, maps[frozenset(more)](**more))
 
 
 class Moments:

@@ -1,6 +1,5 @@
 """Parts of data drawn at random: copies of a row together, each class with its share."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from pyrobnn._torch.inputs import X, flat_rows
 _FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
 _NUMBERS_AT_ONCE = 2**16
-_SHARE_ROUNDING = 1e-9
 
 
 def numbered(labels: Any, num: int, name: str) -> np.ndarray:
@@ -37,7 +35,7 @@ def same_inputs(x: X) -> Tensor:
 
     Where few inputs come again and again, as in a table of some categories, each row is a group.
     """
-    return same_marks(torch.cat([marks_of(x[rows].detach()) for rows in blocks_of(x)]))
+    return same_marks(marks_of(x.detach()))
 
 
 def same_marks(marks: Tensor) -> Tensor:
@@ -51,18 +49,15 @@ def same_marks(marks: Tensor) -> Tensor:
     return first.argsort().argsort()[group]
 
 
-def blocks_of(x: X) -> list[slice]:
-    """Return consecutive rows whose numbers the cache holds."""
-    size = max(1, _NUMBERS_AT_ONCE // max(1, x[0].numel()))
-    return [slice(start, start + size) for start in range(0, len(x), size)]
-
-
-def marks_of(rows: X) -> Tensor:
+def marks_of(x: X) -> Tensor:
     """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
-    bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
-    factors = torch.randint(-(2**62), 2**62, bits.shape[1:], generator=torch.Generator().manual_seed(0)) | 1
-    mixed = (bits ^ (bits >> 29)) * factors
-    return (mixed ^ (mixed >> 31)).sum(1)
+    marks = list[Tensor]()
+    for rows in x.split(max(1, _NUMBERS_AT_ONCE // max(1, x[0].numel()))):
+        bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
+        factors = torch.randint(-(2**62), 2**62, bits.shape[1:], generator=torch.Generator().manual_seed(0)) | 1
+        mixed = (bits ^ (bits >> 29)) * factors
+        marks.append((mixed ^ (mixed >> 31)).sum(1))
+    return torch.cat(marks)
 
 
 def classes_of(y: Tensor) -> Tensor | None:
@@ -76,52 +71,29 @@ def classes_of(y: Tensor) -> Tensor | None:
 def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
     """Return the row numbers (rest, part) of a random split; groups (N,) stay whole, and each class has its share.
 
-    The part has the rounded fraction of the rows, and at least one.
+    The part has the rounded fraction of the rows at most, and at least one group.
     """
     if not 0 < fraction < 1:
         raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
-    size = max(1, round(fraction * len(y)))
-    if size >= len(y):
+    most = max(1, round(fraction * len(y)))
+    if most >= len(y):
         raise InputError(f"Cannot split {counted(len(y), 'row')} into two parts: pass more data.")
-    (part,), rest = drawn_together(groups, [size], seed=seed, classes=classes_of(y))
-    return rest, part
-
-
-def drawn_together(
-    groups: Tensor,
-    sizes: Sequence[int | float],
-    *,
-    seed: int,
-    weights: Tensor | None = None,
-    classes: Tensor | None = None,
-) -> tuple[list[Tensor], Tensor]:
-    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups (N,) stay whole.
-
-    Each part has at least one group, and its share of each of the `classes` (N,), if they are given; rows count by
-    their `weights`.
-    """
-    count, generator = int(groups.max()) + 1, torch.Generator().manual_seed(seed)
-    order = torch.randperm(count, generator=generator)
+    _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
+    generator, classes = torch.Generator().manual_seed(seed), classes_of(y)
+    order = torch.randperm(len(sizes), generator=generator)
     if classes is not None:
-        of_group = torch.zeros(count, dtype=torch.int64)
-        of_group[groups] = classes
+        of_group = torch.zeros_like(sizes)
+        of_group[group] = classes
         order = order[_evenly(of_group[order], generator)]
-    counted = torch.ones(len(groups), dtype=torch.float64) if weights is None else weights.double().cpu()
-    heavy = torch.zeros(count, dtype=torch.float64).index_add(0, groups, counted)[order].tolist()
-    left, part_of = list(range(count)), torch.full((count,), len(sizes))
-    for part, size in enumerate(sizes):
-        total, taken = 0.0, list[int]()
-        for place in left:
-            if total + heavy[place] <= size * (1 + _SHARE_ROUNDING):
-                taken.append(place)
-                total += heavy[place]
-        taken = taken or [min(left, key=heavy.__getitem__)]
-        part_of[order[taken]] = part
-        gone = set(taken)
-        left = [place for place in left if place not in gone]
-    rows = order.argsort()[groups].argsort(stable=True)
-    *parts, rest = [rows[part_of[groups[rows]] == part] for part in range(len(sizes) + 1)]
-    return parts, rest
+    size, taken = 0, list[int]()
+    for number, more in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        if size + more <= most:
+            taken.append(number)
+            size += more
+    in_part = torch.zeros(len(sizes), dtype=torch.bool)
+    in_part[taken or order[sizes[order].argmin()]] = True
+    rows = order.argsort()[group].argsort(stable=True)
+    return rows[~in_part[group[rows]]], rows[in_part[group[rows]]]
 
 
 def _evenly(classes: Tensor, generator: torch.Generator) -> Tensor:

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import single
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.splits import classes_of, same_inputs, split_rows
+from pyrobnn.data.splits import classes_of, split_rows
 from pyrobnn.tables.reading import Task
 from pyrobnn.tables.texts import How
 
@@ -133,7 +132,7 @@ class Dataset:
         """Return the row numbers of both parts of a split, each row once."""
         if self.splits:
             return self.splits[i]
-        groups = same_inputs(self.data.x) if self.groups is None else self.groups
+        groups = self.data.row_groups() if self.groups is None else self.groups
         return split_rows(groups, self.data.y, self.test, seed=i)
 
     def held_out(self, i: int) -> np.ndarray:
@@ -152,6 +151,4 @@ class Dataset:
         imputer = Imputer(both, self.imputer.categories, both.shape[1] - x.shape[1])
         x, y, weights, copies = stacked(both, y, None, imputer)
         same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
-        made = Data(x, y, weights=weights, target_name=data.target_name, **same)
-        made.groups = None if copies is None else torch.as_tensor(copies)
-        return made
+        return Data(x, y, weights=weights, target_name=data.target_name, groups=copies, **same)

@@ -228,9 +228,8 @@ class AbstractBNN(BaseEstimator):
         if self._imputer is not None:
             x, targets, weights, copies = stacked(both, targets, weights, self._imputer)
         names = [*self.encoder_.get_feature_names_out()]
-        data = Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
-        data.groups = None if copies is None else torch.as_tensor(copies)
-        return data
+        standardize = bool(self.standardize)
+        return Data(x, targets, weights=weights, standardize=standardize, feature_names=names, groups=copies)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
         require_learning_on(self._parts(learns_on=True)["method"])

@@ -9,11 +9,12 @@ from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.errors import counted
+from pyrobnn.data import InputColumns
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.facts import FAN_IN, NET, OPEN, Facts
 from pyrobnn.inference.limits import ROWS_FOR_EACH_INPUT
 from pyrobnn.inference.mcmc.mclmc import MCLMC
-from pyrobnn.inference.parts import InputColumns, Parts, with_width
+from pyrobnn.inference.parts import Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI

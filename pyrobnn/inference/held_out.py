@@ -17,11 +17,12 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
+from pyrobnn.data import InputColumns
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.splits import same_inputs, split_rows
+from pyrobnn.data.splits import split_rows
 from pyrobnn.inference.defaults import Choice
 from pyrobnn.inference.method import Run, check_offered
-from pyrobnn.inference.parts import InputColumns, Parts
+from pyrobnn.inference.parts import Parts
 from pyrobnn.posterior.record import CandidateRecord, ChoiceRecord
 
 _SHARE, _MOST_ROWS = 0.2, 4000
@@ -98,9 +99,8 @@ class _Judge:
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:
         """The numbers of the rows to fit to, and of those held out."""
-        groups = same_inputs(self.data.x) if self.data.groups is None else self.data.groups
         share = min(_SHARE, _MOST_ROWS / len(self.data))
-        return split_rows(groups, self.data.y, share, seed=derive(self.run.seed, "held out"))
+        return split_rows(self.data.row_groups(), self.data.y, share, seed=derive(self.run.seed, "held out"))
 
     def split(self, inputs: InputColumns) -> tuple[Data, Data]:
         whole, (rest, part) = self.data.with_inputs(inputs), self.rows

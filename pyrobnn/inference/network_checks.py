@@ -19,7 +19,7 @@ from pyrobnn._core.checks import check_digits, check_range
 from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.devices import has_gpu
-from pyrobnn._torch.inputs import Inputs, X, shape_of, single, tensors_of
+from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn._torch.transforms import are_close, first_sentence
@@ -141,9 +141,8 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
         before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
         advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         with Work() if has_gpu() else nullcontext() as work:
-            shape = (
-                shape_of(x) if x_scaler.columns is None else f"(N, {single(inputs, 'A table').shape[1]}), with ranks"
-            )
+            is_alone = shape_of(x[0]) == shape_of(inputs[0])
+            shape = shape_of(x) if is_alone else f"(N, {inputs[0].numel()}), with those that `inputs` adds"
             f = tried(bnn, weights, inputs, shape, advice)
     if changed := [name for name, value in weights.items() if written(value) != before[name]]:
         raise InputError(

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -15,6 +15,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data import InputColumns
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import tables
 from pyrobnn.inference.method import with_guide
@@ -30,7 +31,6 @@ PARTS: dict[str, ModuleType] = {
     "method": tables,
 }
 """Where each part is declared: `registry` knows the names, and `resolve` turns a name or a table into a setting."""
-InputColumns = Literal["plain", "ranks", "waves"]
 _INSTEAD: dict[Task, str] = {
     "regression": "gaussian or poisson, or BNNClassifier, `data.task=classification`",
     "classification": "categorical, ordinal or bernoulli, or BNNRegressor, `data.task=regression`",

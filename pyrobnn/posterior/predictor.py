@@ -15,8 +15,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.transforms import load_forward_mode
 from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Scaler
-from pyrobnn.data.ranks import with_ranks
+from pyrobnn.data.in_memory import Scaler, scaler_of
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
 from pyrobnn.nets import leftovers
@@ -105,8 +104,7 @@ class _Units(nn.Module):
     def transform(self, values: Tensor) -> Tensor:
         if self._is_identity:
             return values
-        given, (loc, scale, *ranks) = values.to(self.loc.dtype), self.buffers()
-        return with_ranks((given - loc) / scale, given, *ranks) if ranks else (given - loc) / scale
+        return scaler_of(**dict(self.named_buffers())).standard(values.to(self.loc.dtype))
 
     def inverse(self, values: Tensor) -> Tensor:
         return values if self._is_identity else values * self.scale + self.loc

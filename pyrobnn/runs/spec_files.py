@@ -13,6 +13,7 @@ from pydantic import Field
 
 from pyrobnn._core.errors import InputError, counted, did_you_mean, listed
 from pyrobnn._core.settings import setting
+from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import NAMELESS, teaches_nothing
 from pyrobnn.tables.files import ENDINGS, check_names, column_names, ending, looks_like_data, read_sheet
 from pyrobnn.tables.reading import Task
@@ -62,7 +63,7 @@ class DataSpec:
     split: Annotated[int, Field(ge=0)] = 0
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
     standardize: bool = True
-    inputs: Literal["plain", "ranks", "waves"] | None = None
+    inputs: InputColumns | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:

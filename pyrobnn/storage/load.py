@@ -24,7 +24,7 @@ from pyrobnn._torch.inputs import Inputs, X, tensors_of
 from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN, StartState
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.data.in_memory import Scaler, scaler_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord, History
@@ -227,22 +227,22 @@ def _check_rows(saved: SavedPosterior, path: Path) -> None:
     """Refuse tensors that stand for data and units where names are missing or too many, or shapes differ."""
     inputs = {name for name in saved.example if name.startswith(f"{INPUTS}.")} or {INPUTS}
     units = {f"{name}.{part}" for name in ("x", "y") for part in ("loc", "scale")}
-    ranks = {f"x.{part}" for part in ("columns", "quantiles", "waves")}
-    units |= ranks if ranks & saved.scalers.keys() else set()
+    units |= {name for name in saved.scalers if name.startswith("x.")}  # a map of inputs has more
     odd = sorted((saved.example.keys() ^ {*inputs, "y", WIDTH}) | (saved.scalers.keys() ^ units))
     if odd:
         raise InputError(f"{path} does not fit: {odd[0]!r} is missing, or too much.")
     for name, row in [*(("x", row) for row in tensors_of(inputs_of(saved.example))), ("y", saved.example["y"])]:
-        if len(row) != 1 or not _fits(_scaler_of(saved.scalers, name), row):
+        if len(row) != 1 or not _fits(saved.scalers, name, row):
             raise InputError(f"{path} does not fit: the scaler of {name} and a row of {name} differ.")
     if saved.example[WIDTH].ndim != 2 or len(saved.example[WIDTH]) != 1:
         raise InputError(f"{path} does not fit: {WIDTH!r} is no row of outputs.")
 
 
-def _fits(scaler: Scaler, row: Tensor) -> bool:
-    """Return whether a map makes such a row of a row in original units."""
-    given = row.new_zeros(1, *scaler.row(row))
+def _fits(tensors: Tensors, name: str, row: Tensor) -> bool:
+    """Return whether the map of inputs or targets makes such a row of a row in original units."""
     try:
+        scaler = _scaler_of(tensors, name)
+        given = row.new_zeros(1, *scaler.row(row))
         known = scaler.loc.shape == scaler.scale.shape and scaler.loc.shape in ((), given.shape[1:])
         return known and scaler.transform(given).shape == row.shape
     except REFUSALS:
@@ -250,9 +250,9 @@ def _fits(scaler: Scaler, row: Tensor) -> bool:
 
 
 def _scaler_of(tensors: Tensors, name: str) -> Scaler:
-    """Return the map of inputs or targets; a file of data without ranks has no tensors of them."""
+    """Return the map of inputs or targets."""
     start = f"{name}."
-    return Scaler(**{key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)})
+    return scaler_of(**{key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)})
 
 
 def inputs_of(example: Mapping[str, Tensor]) -> X:

@@ -34,7 +34,7 @@ class Captured:
                 raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
-            data = [fit.batches.data for fit in fits]  # type: ignore[attr-defined]
+            data = [fit.batches.data for fit in fits]  # type: ignore[union-attr]
             if all(a is b for batch in data for a, b in zip(batch, data[0], strict=True)):
                 data = data[:1]
         else:
