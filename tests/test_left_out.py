@@ -1,5 +1,7 @@
 """Fits that have memorised their targets: exact scores of a linear model, and which fits are told."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -64,9 +66,12 @@ def test_scores_of_a_linear_model_are_exact(guide):
 )
 def test_noise_that_is_too_small_is_told(guide, likelihood, num, is_told):
     train = sines(num)
-    posterior = fit(train, guide, likelihood, 4000)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        posterior = fit(train, guide, likelihood, 4000)
     found = bnn.diagnose(posterior, train, sines(100, seed=1), num_draws=20)
     assert any(WORDS in text for text in found.warnings) == is_told
+    assert any(WORDS in str(one.message) for one in told) == is_told
 
 
 @pytest.mark.slow
@@ -75,6 +80,16 @@ def test_labels_learned_by_heart_are_told(scale, is_told):
     posterior = fit(halves(), "map", "categorical", 4000, scale=scale, outputs=2)
     found = bnn.diagnose(posterior, halves(), halves(100, seed=1), num_draws=20)
     assert any(WORDS in text for text in found.warnings) == is_told
+
+
+@pytest.mark.slow
+def test_predictions_without_spread_are_judged():
+    """Targets cut off below, of which a point with hardly any noise predicts many to be the bound itself."""
+    data = sines(60)
+    data = bnn.Data(data.x, data.y.clamp(-0.5), standardize=True)
+    likelihood = bnn.likelihoods.CensoredGaussian(lower=-0.5, scale=1e-3)
+    with pytest.warns(bnn.PoorFitWarning, match=WORDS):
+        fit(data, "map", likelihood, 2000)
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short; else None.
 
     It uses up to 500 examples of the validation data, or of the training data, none of loaders. `briefly` is to compare
-    with a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a
-    loop: by default where nothing was measured, and the length was given.
+    with a constant and one linear fit, in a text without numbers, which Python can show once for the line of a loop: by
+    default where nothing was measured, and the length was given.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
@@ -74,15 +74,18 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         rows, draws = _affordable(posterior, _PRODUCTS_IN_A_LOOP if is_brief else _PRODUCTS_OF_A_CHECK)
         fit = Evaluation(posterior, data, validation, baselines, draws, rows)
         compared = compare_with_baselines(fit, _SIGNIFICANCE)
+        warns = compared is not None and compared.kind == "warning"
+        fault = None if warns else fault_at_end_of_fit(fit, compared)
         if is_brief:
             tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
-            return None if compared is None or compared.kind != "warning" else mended(f"{compared.lead}.", tries)
-        if compared is not None and compared.kind == "warning":
+            lead = compared.lead if compared is not None and warns else None
+            lead, tries = (lead, tries) if fault is None else (fault.plain, fault.remedies)
+            return None if lead is None else mended(f"{lead}.", tries)
+        if compared is not None and warns:
             lost = sites_at_prior(posterior)
             layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
             tries = open_to(Fitted(posterior, data.y, data.x), OF_BAD_PREDICTIONS)
             return mended(f"{compared.text}{layers}", tries)
-        fault = fault_at_end_of_fit(fit, compared)
         return _not_converged(posterior) if fault is None else mended(fault.text, fault.remedies)
 
 
