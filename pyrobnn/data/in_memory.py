@@ -141,13 +141,16 @@ class Data:
         is_constant = (self.x == self.x[:1]).all(0).tolist()
         return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
 
-    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
-        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
-        values = function(self.x, self.y)
+    def mean_of(self, values: Tensor) -> float:
+        """Return the weighted mean of a number per example, (N,)."""
         if self.weights is None:
             return float(values.mean())
         weights = self.weights.to(values.device)
         return float((weights * values).sum() / weights.sum())
+
+    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
+        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
+        return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many.
