@@ -72,6 +72,7 @@ def test_the_table_is_small_and_the_page_says_each_rule_once():
         {"net": bnn.MLP(hidden=(7,))},
         {"prior": bnn.priors.Laplace(0.5)},
         {"prior": bnn.priors.Normal("fan_in")},
+        {"prior": bnn.priors.Normal(loc=1.0)},
         {"likelihood": L.Gaussian(0.3)},
         {"guide": bnn.guides.Map()},
         {"settings": {"lr": 0.03}},

@@ -84,11 +84,11 @@ def explain(data: Data, task: Task | None = None) -> str:
 def _with_given(parts: Parts, facts: Facts) -> Parts:
     """Return the parts that were given in place of others.
 
-    A prior of None is one whose scales the method tunes, or are measured before it. Another prior of a rule, which no
-    method measures, stands for one with open scales.
+    A prior of None is one whose scales the method tunes, or are measured before it. Another prior of a rule stands for
+    one that leaves all open.
     """
     given = facts.given
-    prior = given.prior if parts.prior is None or not facts.leaves_scales else parts.prior
+    prior = given.prior if parts.prior is None or given.prior not in (None, OPEN) else parts.prior
     net = parts.net if given.net is None else given.net
     likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
