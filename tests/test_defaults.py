@@ -267,6 +267,8 @@ def test_copies_of_a_row_and_weights_are_no_rows():
     whole = np.random.default_rng(0).normal(size=500)
     rows = np.r_[np.arange(400), np.tile(np.arange(400, 500), 5)]
     data = bnn.Data(whole[rows, None], whole[rows], weights=np.r_[np.ones(400), np.full(500, 0.2)], groups=rows)
+    patients = bnn.Data(whole[:, None], whole, groups=np.arange(500) // 100)
+    assert Facts.of("regression", patients).num_data == 500
     found = Facts.of("regression", data)
     assert (found.num_data, found.num_rows, choose(found).rule.name) == (500, 900, "numbers")
     assert explain(bnn.Data(whole[:30, None], whole[:30], weights=np.full(30, 1e5))).startswith("30 rows of numbers:")

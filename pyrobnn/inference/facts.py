@@ -72,16 +72,15 @@ class Facts:
             require_task(task, likelihood, data.y)
         parts = Parts(net=given.net or NET, prior=given.prior or OPEN, likelihood=likelihood, method=None)
         bnn = parts.model(data) if model is None else model
-        num_data = len(data) if data.groups is None else len(data.groups.unique())
+        num_groups = len(data) if data.groups is None else len(data.groups.unique())
+        num_data = min(len(data), max(num_groups, round(data.total_weight)))  # copies of a row share its weight
         in_net = any(one.requires_grad for one in bnn.net.parameters())
-        if num_classes is None:
-            num_classes = max(2, int(y.max()) + 1) if task == "classification" else 2
         return cls(
             task=task,
             num_data=num_data,
             num_rows=len(data),
             num_inputs=data.x[0].numel(),
-            num_classes=num_classes,
+            num_classes=num_classes or (max(2, int(y.max()) + 1) if task == "classification" else 2),
             num_targets=0 if y.ndim == 1 else data.y[0].numel(),
             is_positive=bool((y > 0).all()),
             are_counts=y.ndim == 1 and are_counts(data, num_data),
