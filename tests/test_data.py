@@ -109,7 +109,7 @@ def test_copies_of_a_row_fall_on_one_side_of_a_split(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_stay_whole_also_in_parts_that_lack_their_numbers(classes, seed):
     y = torch.arange(100) % classes
-    data = bnn.Data(torch.randn(100, 2), y, groups=torch.arange(100) // 5)[80:]
+    data = bnn.Data(torch.randn(100, 2), y, groups=[f"patient {row // 5:02}" for row in range(100)])[80:]
     for whole in (data, data.with_inputs("ranks")):
         rest, part = whole.split(0.3, seed=seed)
         assert len(part) == 5  # of groups 16 to 19

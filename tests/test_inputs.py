@@ -178,7 +178,7 @@ REFUSED = {
     "text": (lambda: bnn.Data({"a": np.array(["x"] * NUM)}, Y), r"`x\['a'\]` must be numeric"),
     "not finite": (lambda: bnn.Data({"a": NUMBERS / 0}, Y), r"`x\['a'\]` must be finite"),
     "nothing": (lambda: bnn.Data({}, Y), "one row for each example"),
-    "groups of some": (lambda: bnn.Data(NUMBERS, Y, groups=Y[:5]), "`groups` must have one number for each of .* rows"),
+    "groups of some": (lambda: bnn.Data(NUMBERS, Y, groups=Y[:5]), "`groups` must have one label for each of"),
     "a number": (lambda: bnn.Data({"a": 1.0}, Y), "must have a row for each example"),
     "standardised": (lambda: bnn.Data({"a": NUMBERS}, Y, standardize=True), "for inputs of a single tensor"),
     "other names": (lambda: fit("mapping", METHODS["mean-field"]).predict({"ids": IDS}), "must hold input_ids,"),

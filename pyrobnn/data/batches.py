@@ -236,9 +236,8 @@ def checked_batch(batch: Any) -> tuple[X, Tensor]:
     if y is not None:
         return checked_pair(x, y)
     if isinstance(batch, Mapping):
-        wrong = (
-            f"'s mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got {listed(map(repr, batch))}"
-        )
+        known = " or ".join(map(repr, _TARGETS))
+        wrong = f"'s mapping must hold the targets as {known}, got {listed(map(repr, batch))}"
         code = f"say where they are, as in {_split_example("'a'", "'b'")}"
     else:
         given = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")

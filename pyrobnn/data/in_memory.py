@@ -15,7 +15,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data import InputColumns
 from pyrobnn.data.input_maps import INPUT_MAPS, MOST_ROWS, PLAIN, InputMap
-from pyrobnn.data.splits import marks_of, same_inputs, split_rows
+from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
 
 
 class Data:
@@ -37,8 +37,8 @@ class Data:
             `num_inputs` columns, and predictions take those of x.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
-        groups: numbers (N,), such as those of patients, which examples share that `split` and the rules of defaults
-            keep together; None for equal inputs.
+        groups: labels (N,) of any kind, such as patients: `split` and rows held out to choose a fit keep a group
+            together. None for groups of equal inputs.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, of unequal lengths, weights not positive.
@@ -64,7 +64,7 @@ class Data:
         self.x = as_inputs(x)
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
-        self.groups = None if groups is None else _one_each(groups, "groups", len(self.x))
+        self.groups = None if groups is None else torch.from_numpy(numbered(groups, len(self.x), "groups"))
         self.standardize = check_flag(standardize, "standardize")
         if standardize and isinstance(self.x, Inputs):
             raise InputError(
@@ -209,16 +209,11 @@ def _columns_of(x: X, inputs: str) -> Tensor:
     return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
 
 
-def _one_each(values: Any, name: str, num_rows: int) -> Tensor:
-    numbers = as_tensor(values, name)
-    if numbers.shape != (num_rows,):
-        raise InputError(f"`{name}` must have one number for each of {num_rows} rows, got {tuple(numbers.shape)}.")
-    check_finite(numbers, name)
-    return numbers
-
-
 def _as_weights(values: Any, num_rows: int) -> Tensor:
-    weights = _one_each(values, "weights", num_rows).double()
+    weights = as_tensor(values, "weights").double()
+    if weights.shape != (num_rows,):
+        raise InputError(f"`weights` must have one number for each of {num_rows} rows, got {tuple(weights.shape)}.")
+    check_finite(weights, "weights")
     if not bool((weights > 0).all()):
         raise InputError(f"`weights` must be positive, got {float(weights.min()):g}: leave out such rows.")
     return weights

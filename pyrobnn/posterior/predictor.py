@@ -86,7 +86,7 @@ class Predictor(nn.Module):
             return torch.stack([1 - mean, mean], -1)
         noise = torch.cat([law.variance for law in laws]).mean(0)
         std = (variance_over_draws(means) + noise).sqrt()
-        return self.y_units.inverse(mean), self.y_units.inverse_scale(std)
+        return self.y_units.inverse(mean, std)
 
 
 class _Units(nn.Module):
@@ -106,11 +106,8 @@ class _Units(nn.Module):
             return values
         return scaler_of(**dict(self.named_buffers())).standard(values.to(self.loc.dtype))
 
-    def inverse(self, values: Tensor) -> Tensor:
-        return values if self._is_identity else values * self.scale + self.loc
-
-    def inverse_scale(self, values: Tensor) -> Tensor:
-        return values if self._is_identity else values * self.scale
+    def inverse(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        return (mean, std) if self._is_identity else (mean * self.scale + self.loc, std * self.scale)
 
 
 class _Member(nn.Module):
