@@ -8,8 +8,7 @@ import numpy as np
 
 TO_FIT, TO_PREDICT = 5, 20
 """Copies of a row that lacks values."""
-_FITS_A_COLUMN = 5
-_ROUNDS_OVER_COLUMNS = 5
+_FITS_A_COLUMN, _ROUNDS_OVER_COLUMNS = 5, 5
 _MOST_LEARNED_ROWS, _ARD_ROUNDS = 2000, 50
 _ROWS_A_TERM = 40
 """Rows to learn from, and those for each term of a regression with squares and products."""
@@ -138,10 +137,6 @@ def stacked(
     if not lacks.any():
         return x, targets, weights, None
     filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
-    counts = np.ones(len(x)) if weights is None else weights
-    return (
-        np.concatenate([x[~lacks], *filled]),
-        np.concatenate([targets[~lacks], *[targets[lacks]] * TO_FIT]),
-        np.concatenate([counts[~lacks], *[counts[lacks] / TO_FIT] * TO_FIT]),
-        np.concatenate([np.flatnonzero(~lacks), *[np.flatnonzero(lacks)] * TO_FIT]),
-    )
+    rows = np.concatenate([np.flatnonzero(~lacks), *[np.flatnonzero(lacks)] * TO_FIT])
+    counts = (np.ones(len(x)) if weights is None else weights) / np.where(lacks, TO_FIT, 1)
+    return np.concatenate([x[~lacks], *filled]), targets[rows], counts[rows], rows
