@@ -381,6 +381,11 @@ def test_groups_that_do_not_fit_are_refused(groups, message):
         bnn.kfold(linear_model(), DATA, Exact(), groups=groups)
 
 
+def test_groups_of_the_data_are_those_of_the_folds():
+    with pytest.raises(bnn.InputError, match="number of groups, 3; got 5"):
+        bnn.kfold(linear_model(), bnn.Data(DATA.x, DATA.y, groups=np.arange(60) % 3), Exact())
+
+
 # Comparison
 
 

@@ -37,8 +37,8 @@ class Data:
             `num_inputs` columns, and predictions take those of x.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
-        groups: labels (N,) of any kind, such as patients: `split` and rows held out to choose a fit keep a group
-            together. None for groups of equal inputs.
+        groups: labels (N,) of any kind, such as patients: `split`, `kfold` and rows held out to choose a fit keep a
+            group together. None for groups of equal inputs.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, of unequal lengths, weights not positive.

@@ -132,8 +132,9 @@ class Dataset:
         """Return the row numbers of both parts of a split, each row once."""
         if self.splits:
             return self.splits[i]
-        groups = self.data.row_groups() if self.groups is None else self.groups
-        return split_rows(groups, self.data.y, self.test, seed=i)
+        return split_rows(
+            self.data.row_groups() if self.groups is None else self.groups, self.data.y, self.test, seed=i
+        )
 
     def held_out(self, i: int) -> np.ndarray:
         """Return the inputs of the test part of a split, with NaN where rows of a table lack values."""

@@ -115,8 +115,8 @@ def kfold(
         method: the method of the fits.
         folds: number of folds K, drawn at random, with classes spread evenly and examples of equal inputs in one fold;
             or the fold of each example, (N,), labels of any kind.
-        groups: the group of each example, (N,), such as a patient with several rows: labels of any kind. A group is
-            in one fold, so that the score is that of new groups, and the standard error is over groups.
+        groups: the group of each example, (N,), such as a patient with several rows: labels of any kind; those of
+            `data` if not given. A group is in one fold, so that the score, with its error, is that of new groups.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
         device: as in `fit`.
@@ -134,6 +134,7 @@ def kfold(
     import arviz as az
 
     data = in_memory(data)
+    groups = data.groups if groups is None else groups
     members = None if groups is None else numbered(groups, len(data), "groups")
     labels = _folds(folds, members, model, data, derive(seed, "folds"))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
