@@ -237,7 +237,12 @@ def test_a_run_scores_and_predicts_rows_with_gaps_as_estimators_do(tmp_path, mis
     new.to_csv(tmp_path / "new.csv", index=False)
     tables = {"data": {"path": str(tmp_path / "t.csv"), "target": "y", "missing": missing}}
     changes = ["net.hidden=[]", "fit.type=svi", "fit.steps=300", "fit.lr=0.05", "guide.type=map"]
-    result = run(RunSpec.from_dict(apply_overrides(tables, changes)), tmp_path / "run", progress=False)
+    spec = RunSpec.from_dict(apply_overrides(tables, changes))
+    assert (
+        f"{len(load_table(tmp_path / 't.csv', 'y', missing=missing).rows(0)[0])} rows to train on"
+        in spec.prepare().sentence
+    )
+    result = run(spec, tmp_path / "run", progress=False)
     data = load_table(tmp_path / "t.csv", "y", missing=missing)
     train, test = data.split(0)
     assert len(result.train) == len(train)

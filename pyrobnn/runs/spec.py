@@ -228,13 +228,13 @@ class Prepared:
         spec, data = self.spec, self.dataset
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
-        held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
+        held_out = "" if self.validation is None else f" {round(self.validation.total_weight)} to follow the fit,"
         others = to_dict(spec.method).get("likelihoods", ())
         taken = " or ".join([repr(spec.likelihood), *(in_short(likelihoods.resolve(one)) for one in others)])
         return (
             f"A {data.task}{reason}. {self.choice} Likelihood {taken}. Method "
             f"{to_dict(spec.method)['type']}{guide}. "
-            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
+            f"{counted(round(self.train.total_weight), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
         )
 
