@@ -430,6 +430,9 @@ def test_the_choice_is_the_best_of_separate_fits():
     assert [one.score for one in weighted.record.evidence.likelihoods] == [one.score for one in evidence.likelihoods]
     assert "LogNormal: " in str(evidence)
     assert str(evidence).endswith(" nats a row ahead of Gaussian")
+    failed = dataclasses.replace(evidence.likelihoods[0], score=-np.inf)
+    one = dataclasses.replace(evidence, likelihoods=[failed, evidence.likelihoods[1]])
+    assert str(one) == "LogNormal: alone with a finite score"
     assert FitRecord.from_table(together.record.to_table()).evidence == evidence
 
 

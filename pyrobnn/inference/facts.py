@@ -33,8 +33,8 @@ _NOTHING = Given()
 class Facts:
     """What rules look at: the data, and what was given. Sizes that are not known yet are 0.
 
-    Copies of a row count once, and a row of any weight is one: it costs one, and rules look at what a fit costs.
-    `learns_on` says that later rows will have the posterior, as independent normals, for their prior.
+    Copies of a row count once, and a row of any weight is one: it costs one. `learns_on` says that later rows will have
+    the posterior, as independent normals, for their prior.
     """
 
     task: Task

@@ -181,11 +181,12 @@ class EvidenceRecord:
         if len(self.likelihoods) < 2:
             return "no other likelihood was compared"
         chosen = self.likelihoods[self.starts[self.chosen].likelihood]
-        others = sorted((one for one in self.likelihoods if one is not chosen), key=lambda one: -one.score)
+        finite = [one for one in self.likelihoods if one is not chosen and one.score > -np.inf]
+        others = sorted(finite, key=lambda one: -one.score)
         leads = [f"{chosen.score - one.score:.2g} nats a row ahead of {one.name}" for one in others]
         doubted = [one.name for one in others if chosen.score - one.score < _ERRORS_OF_A_LEAD * one.error]
         doubt = f"; the lead over {' and '.join(doubted)} may be chance" if doubted else ""
-        return f"{chosen.name}: {', '.join(leads)}{doubt}"
+        return f"{chosen.name}: {', '.join(leads) or 'alone with a finite score'}{doubt}"
 
 
 @dataclasses.dataclass(frozen=True)
