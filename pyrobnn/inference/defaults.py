@@ -23,11 +23,32 @@ from pyrobnn.tables.reading import Task
 MOST_ROWS_OF_CHAINS = 1000
 MOST_ROWS_OF_EVIDENCE, MOST_ROWS_OF_SHORT_EVIDENCE = 500, 200
 MOST_LONG_ROWS_OF_EVIDENCE, MOST_NUMBERS_OF_TWO_STARTS = 10_000, 30_000
-FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES = 20_000, 50
+FEWEST_ROWS_OF_LARGE_BATCHES, FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES = 2000, 20_000, 50
 
+_Columns = tuple[tuple[InputColumns, float], ...]
 _SHARED_SCALES = priors.Hierarchical("log_normal")
 _SCALES_OF_INPUTS = priors.ARD("log_normal", scale="fan_in")
 _MEAN_FIELD = guides.MeanField(init_rho=-3.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Size:
+    """Networks with dropout: inputs and rates to try for numbers, and steps of a trial and, at least, of a member."""
+
+    numbers: _Columns
+    hidden: tuple[int, ...]
+    members: int
+    trial: int
+    steps: int
+    batch_size: int
+    lr: float
+
+
+_NUMBERS: _Columns = (("ranks", 0.3), ("ranks", 0.1), ("ranks", 0.03), ("waves", 0.1), ("waves", 0.03))
+_OF_MANY_NUMBERS: _Columns = (("ranks", 0.05), ("waves", 0.05))
+_LABELS: _Columns = (("plain", 0.1), ("ranks", 0.1))
+_FEW = _Size(_NUMBERS, hidden=(128, 128), members=5, trial=1000, steps=500, batch_size=128, lr=0.002)
+_MANY = _Size(_OF_MANY_NUMBERS, hidden=(256, 256), members=1, trial=2500, steps=5000, batch_size=256, lr=0.003)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,31 +180,32 @@ def _shape(facts: Facts) -> Any:
 
 def _flexible(facts: Facts) -> list[Parts]:
     """Return the evidence framework, and ensembles with dropout on ranks of inputs, under a density of any shape."""
-    has_labels, are_many = facts.task == "classification", facts.num_data >= FEWEST_ROWS_OF_ONE_NETWORK
+    has_labels, size = facts.task == "classification", _FEW if facts.num_data < FEWEST_ROWS_OF_ONE_NETWORK else _MANY
     found = list[Parts]()
     if not has_labels and facts.takes_evidence and max(facts.num_data, facts.num_rows) <= MOST_LONG_ROWS_OF_EVIDENCE:
         found += _evidence(facts)
-    columns: list[tuple[InputColumns, float]] = [("plain", 0.1), ("ranks", 0.1)]
-    if not has_labels:
-        columns = [("ranks", 0.3), ("ranks", 0.1), ("ranks", 0.03), ("waves", 0.1), ("waves", 0.03)]
-    if are_many and not has_labels:
-        columns = [("ranks", 0.05), ("waves", 0.05)]
     is_open = facts.leaves_likelihood and not has_labels
     takes_ranks = facts.is_table and facts.is_standardized and facts.leaves_width("in_features")
-    steps, batch_size, lr = (2500, 256, 0.003) if are_many else (1000, 64 if facts.num_data < 2000 else 128, 0.002)
-    for inputs, rate in columns:
+    batch_size = 64 if facts.num_data < FEWEST_ROWS_OF_LARGE_BATCHES else size.batch_size
+    for inputs, rate in _LABELS if has_labels else size.numbers:
         if inputs == "waves" and facts.num_inputs > MOST_COLUMNS_OF_WAVES:
             continue
         guide = guides.Dropout(rate=rate, per_example=True)
-        trial = SVI(guide=guide, steps=steps, batch_size=batch_size, lr=lr, patience=5, eval_every=steps // 10)
-        length: dict[str, Any] = {"steps": 2 * steps if are_many else steps // 2, "schedule": "cosine_annealing_lr"}
-        member = dataclasses.replace(trial, patience=None, eval_every=100, **length)
+        member = SVI(
+            guide=guide,
+            steps=size.steps,
+            batch_size=batch_size,
+            lr=size.lr,
+            schedule="cosine_annealing_lr",
+            eval_every=100,
+        )
+        trial = dataclasses.replace(member, steps=size.trial, schedule=None, patience=5, eval_every=size.trial // 10)
         found.append(
             Parts(
-                net=nets.MLP(hidden=(256, 256) if are_many else (128, 128)),
+                net=nets.MLP(hidden=size.hidden),
                 prior=priors.Normal(1.0 if has_labels else 0.3),
                 likelihood=_shape(facts) if is_open else facts.likelihood,
-                method=Ensemble(member, members=1 if are_many else 5),
+                method=Ensemble(member, members=size.members),
                 inputs=inputs if takes_ranks else "plain",
                 trial=trial,
             )
@@ -225,7 +247,7 @@ RULES = (
     Rule(
         "many rows",
         lambda facts: True,
-        "a fifth of the rows, held out, chooses among the evidence framework and ensembles with dropout",
+        "a fifth of the rows, held out, chooses the best of several fits",
         _flexible,
     ),
 )

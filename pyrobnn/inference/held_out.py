@@ -49,18 +49,23 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
     for parts in choice.candidates:
         check_offered(parts.method, run)
     record = ChoiceRecord(choice.rule.name, choice.sentence, [], chose_length=choice.facts.given.leaves_length)
-    if len(choice.candidates) == 1 and choice.candidates[0].trial is None:
-        return choice.candidates[0], record
+    first = choice.candidates[0]
+    if len(choice.candidates) == 1 and (first.trial is None or not record.chose_length):
+        return dataclasses.replace(first, trial=None), record
     judge = _Judge(data, run, build, choice.facts.are_counts, record.chose_length)
     with progress_bar(choice.candidates, desc="fits judged by rows held out", unit="fit", shown=run.progress) as bar:
         trials = [judge.tried(parts, number) for number, parts in enumerate(bar)]
-    whole = [trial for trial in trials if trial.parts.trial is None]
-    if len(whole) < len(trials):
-        short = max((trial for trial in trials if trial not in whole), key=_score)
-        longer = judge.with_length(short)
-        # beside fits of the length for all rows, the best is judged at that length too, with all its members
-        trials.append(judge.tried(longer, short.number) if whole else dataclasses.replace(short, parts=longer))
-    order = sorted((trial for trial in trials if trial.parts.trial is None), key=_score, reverse=True)
+    judged = [trial for trial in trials if trial.parts.trial is None]
+    if len(judged) < len(trials):
+        short = max((trial for trial in trials if trial not in judged), key=_score)
+        parts = judge.with_length(short)
+        if judged:  # fits of the length for all rows: the best is judged at that length too, with all its members
+            trials.append(judge.tried(parts, short.number))
+            judged.append(trials[-1])
+        else:
+            trials[trials.index(short)] = dataclasses.replace(short, parts=parts)
+            judged = trials
+    order = sorted(judged, key=_score, reverse=True)
     best, found = order[0], [trial.record for trial in trials]
     if not math.isfinite(_score(best)):
         raise FloatingPointError("No fit kept to finite numbers. Look for extreme values in the data.")
@@ -110,7 +115,7 @@ class _Judge:
         """Return the trial of parts; scores are -infinity for a fit that failed."""
         started = time.perf_counter()
         train, held = self.split(parts.inputs)
-        method, steps = parts.trial or parts.method, 0
+        method, steps, likelihood = parts.trial or parts.method, 0, in_short(parts.likelihood)
         run = dataclasses.replace(
             self.run,
             seed=derive(self.run.seed, f"candidate {number}"),
@@ -122,12 +127,14 @@ class _Judge:
         try:
             posterior = method.infer(self.build(parts, train), train, run)
             scores = self._scores(posterior, held)
+            evidence = posterior.record.evidence
+            likelihood = likelihood if evidence is None or not evidence.likelihoods else evidence.likelihood.name
             if parts.trial is not None:
                 steps = posterior.history.validation_steps[int(np.argmax(posterior.history.validation_scores))]
         except FloatingPointError:
             scores = torch.full((len(held),), -math.inf, dtype=torch.float64)
         judged = self.mean_and_error(scores)
-        record = CandidateRecord(_named(parts), *judged, time.perf_counter() - started)
+        record = CandidateRecord(_named(parts, likelihood), *judged, time.perf_counter() - started)
         return _Trial(number, parts, scores, steps, record)
 
     def with_length(self, best: _Trial) -> Parts:
@@ -153,7 +160,7 @@ class _Judge:
     def _scores(self, posterior: Any, held: Data) -> Tensor:
         """Return the log score of each row; of counts under a density, the log probability of y - 1/2 to y + 1/2."""
         prediction = posterior.predict(held.x, num_draws=_DRAWS)
-        scores: Tensor = prediction.log_prob(held.y).double().cpu()
+        scores: Tensor = prediction.log_prob(held.y).double().cpu().nan_to_num(nan=-math.inf, neginf=-math.inf)
         if not (self.by_mass and prediction.is_continuous):
             return scores
         below, above = (prediction.cdf(held.y.double() + half).flatten().double().cpu() for half in (-0.5, 0.5))
@@ -161,10 +168,8 @@ class _Judge:
         return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
-def _named(parts: Parts) -> str:
+def _named(parts: Parts, likelihood: str) -> str:
     """Return the parts by which candidates differ, in words."""
     inner = parts.method.offer().inner or parts.method
-    words = (
-        f"{kind_of(parts.method)}, {in_short(parts.likelihood)}, {in_short(inner.offer().guide)}, {parts.inputs} inputs"
-    )
+    words = f"{kind_of(parts.method)}, {likelihood}, {in_short(inner.offer().guide)}, {parts.inputs} inputs"
     return words if parts.trial is None else f"trial of {words}"

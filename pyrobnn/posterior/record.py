@@ -176,11 +176,16 @@ class EvidenceRecord:
     members: list[int] = dataclasses.field(default_factory=list)
     likelihoods: list[LikelihoodRecord] = dataclasses.field(default_factory=list)
 
+    @property
+    def likelihood(self) -> LikelihoodRecord:
+        """The likelihood that was chosen, of those that were compared."""
+        return self.likelihoods[self.starts[self.chosen].likelihood]
+
     def __str__(self) -> str:
         """Return a sentence: the likelihood that was chosen, and its lead over the others, the closest first."""
         if len(self.likelihoods) < 2:
             return "no other likelihood was compared"
-        chosen = self.likelihoods[self.starts[self.chosen].likelihood]
+        chosen = self.likelihood
         finite = [one for one in self.likelihoods if one is not chosen and one.score > -np.inf]
         others = sorted(finite, key=lambda one: -one.score)
         leads = [f"{chosen.score - one.score:.2g} nats a row ahead of {one.name}" for one in others]

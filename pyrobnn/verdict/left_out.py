@@ -38,7 +38,6 @@ _TOO_MANY = 10
 """Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
 in the mean."""
 _FEWEST_ROWS = 20
-_LEAST_STD = 1e-9
 _ERROR_RATIO_TO_MISS = 1.25
 _STANDARD_ERRORS_TO_MISS = 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
@@ -77,14 +76,13 @@ def memorised_targets(fit: Evaluation, left_out: Tensor | None) -> Finding | Non
         x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
         ends = torch.stack([x.amin(0), x.amax(0)])
         errors = errors_left_out(standardised(x), standardised(y)) * y.std()
-        scale = prediction.std.double().cpu().clamp_min(_LEAST_STD * float(y.std()))  # censored, it may be none
+        scale = prediction.std.double().cpu().clamp_min(1e-9 * float(y.std()))  # censored, it may be none
         agreed = torch.distributions.Normal(0.0, scale).log_prob(errors)
         is_inside = ((x != ends[0]) & (x != ends[1]) | (ends[0] == ends[1])).all(1)
         scores = torch.where(is_inside, torch.minimum(scores, torch.maximum(new, agreed)), scores)
     lost = float(prediction.log_prob(train.y[rows]).double().mean() - scores.mean())
-    least = (
-        -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()) if bnn.settings["likelihood"].integer_targets else _LOST_NATS
-    )
+    is_integer = bnn.settings["likelihood"].integer_targets
+    least = -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()) if is_integer else _LOST_NATS
     kind = judge(scores, rivals, _SIGNIFICANCE, basis).kind
     if lost < min(_LOST_NATS, least) or kind == "fine" or (basis == "held out" and kind == "note"):
         return None
