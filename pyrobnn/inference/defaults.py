@@ -18,9 +18,10 @@ from pyrobnn.inference.parts import Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.tables.reading import Task
 
-MOST_ROWS_OF_CHAINS = 1000
+MOST_ROWS_OF_CHAINS, ROWS_OF_WIDE = 1000, 2
 MOST_ROWS_OF_EVIDENCE, MOST_ROWS_OF_SHORT_EVIDENCE = 500, 200
 MOST_LONG_ROWS_OF_EVIDENCE, MOST_NUMBERS_OF_TWO_STARTS = 10_000, 30_000
 FEWEST_ROWS_OF_LARGE_BATCHES, FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES = 2000, 20_000, 50
@@ -111,24 +112,32 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     given = facts.given
     prior = given.prior if parts.prior is None or given.prior not in (None, OPEN) else parts.prior
     net = parts.net if given.net is None else given.net
-    likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
-        net=with_width(net, "out_features", facts.num_outputs(likelihood)) if facts.num_data else net,
+        net=with_width(net, "out_features", facts.num_outputs(parts.likelihood)) if facts.num_data else net,
         prior=prior or (OPEN if facts.task == "classification" else FAN_IN),
-        likelihood=likelihood,
+        likelihood=parts.likelihood,
         method=given.method_for(parts.method),
         inputs=given.inputs or parts.inputs,
         trial=None if parts.trial is None else given.method_for(parts.trial),
     )
 
 
+def _is_wide(facts: Facts) -> bool:
+    """Whether one column of targets has few rows for its inputs, in which the evidence takes noise for a function."""
+    is_column = facts.task == "regression" and not facts.num_targets and not facts.are_counts
+    is_wide = facts.is_table and facts.num_data < min(ROWS_OF_WIDE * facts.num_inputs, MOST_ROWS_OF_EVIDENCE)
+    return is_column and is_wide and facts.takes_chains
+
+
 def _chains(facts: Facts) -> list[Parts]:
-    """Return chains that draw the scales of weights too, of an `MLP` one for each input."""
+    """Return chains that draw the scales of weights too, of an `MLP` one for each input, and open noise."""
     prior: Any = _SHARED_SCALES
     if facts.given.net is None or isinstance(facts.given.net, nets.MLP):
         prior = {"0.weight": _SCALES_OF_INPUTS, "*": _SHARED_SCALES}
     method = MCLMC(num_draws=100, warmup=600, num_chains=4, init="net")
-    return [Parts(net=NET, prior=prior, likelihood=facts.likelihood, method=method)]
+    noise = likelihoods.Gaussian(HalfNormal(facts.spread))
+    likelihood = noise if facts.likelihood == likelihoods.Gaussian() else facts.likelihood
+    return [Parts(net=NET, prior=prior, likelihood=likelihood, method=method)]
 
 
 def _shared(facts: Facts) -> list[Parts]:
@@ -224,6 +233,12 @@ RULES = (
         "labels",
         lambda facts: facts.task == "classification" and facts.num_data <= MOST_ROWS_OF_CHAINS and facts.takes_chains,
         f"up to {MOST_ROWS_OF_CHAINS:,}, chains draw the weights and their scales",
+        _chains,
+    ),
+    Rule(
+        "few numbers",
+        _is_wide,
+        f"fewer than {ROWS_OF_WIDE} for each column, chains draw the weights, their scales and the noise",
         _chains,
     ),
     Rule(

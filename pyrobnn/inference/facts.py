@@ -43,6 +43,7 @@ class Facts:
     num_inputs: int = 0
     num_classes: int = 2
     num_targets: int = 0  # columns of targets (N, K); 0 for (N,)
+    spread: float = 1.0  # of the targets
     is_positive: bool = False
     are_counts: bool = False
     are_dispersed: bool = False  # with a variance of at least their mean, as any counts of varying rates
@@ -82,6 +83,7 @@ class Facts:
             num_inputs=data.x[0].numel(),
             num_classes=num_classes or (max(2, int(y.max()) + 1) if task == "classification" else 2),
             num_targets=0 if y.ndim == 1 else data.y[0].numel(),
+            spread=float(y.std(correction=0)) or 1.0,
             is_positive=bool((y > 0).all()),
             are_counts=y.ndim == 1 and are_counts(data, num_data),
             are_dispersed=y.ndim == 1 and data.mean_of((y - data.mean_of(y)).square()) >= data.mean_of(y),
@@ -128,7 +130,8 @@ class Facts:
     @property
     def takes_chains(self) -> bool:
         """Whether chains, which optimise no number and are long for large networks, take what was given."""
-        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and not self.optimises
+        is_open = self.has_derivatives and self.likelihood == likelihoods.Gaussian()  # its noise is drawn too
+        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and (is_open or not self.optimises)
         return is_small and self.leaves_training and not self.learns_on
 
     @property
