@@ -34,7 +34,7 @@ def estimate(suite, **wanted):
     return mean(scores), stdev(scores) / math.sqrt(len(scores))
 
 
-def column(measure, name, **wanted):
+def column(measure, name, /, **wanted):
     """Return the mean of a column over the rows that have these values."""
     return mean(row[name] for row in chosen(load_rows(measure), **wanted))
 

@@ -291,7 +291,7 @@ def test_swag_has_the_moments_of_its_path():
     )
     collected = _Path(5, width=1, factor=1.0)
     for weights in path:
-        collected.add(torch.tensor(weights))
+        collected.step(torch.tensor(weights), is_kept=True)
     collected.write_into(posterior.guide)
     deviations = np.stack([path[i] - path[: i + 1].mean(0) for i in range(7, 12)])
     covariance = np.diag(path.var(0)) / 2 + deviations.T @ deviations / 8
