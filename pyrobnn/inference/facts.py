@@ -22,7 +22,7 @@ from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 FAN_IN, OPEN = priors.Normal(scale="fan_in"), priors.Normal()
 """The network where none is given, and its prior for numbers and for labels."""
-MOST_WEIGHTS_OF_CHAINS = 10_000
+MOST_WEIGHTS_OF_CHAINS, MOST_PRODUCTS_OF_CHAINS = 20_000, 10_000_000  # the latter of weights and rows
 _MOST_DERIVATIVES = 2**25
 """Derivatives of the outputs of all rows in the weights, which the evidence framework holds."""
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
@@ -131,8 +131,9 @@ class Facts:
     def takes_chains(self) -> bool:
         """Whether chains, which optimise no number and are long for large networks, take what was given."""
         is_open = self.has_derivatives and self.likelihood == likelihoods.Gaussian()  # its noise is drawn too
-        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and (is_open or not self.optimises)
-        return is_small and self.leaves_training and not self.learns_on
+        num_products = self.num_weights * max(self.num_data, self.num_rows)
+        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS and num_products <= MOST_PRODUCTS_OF_CHAINS
+        return is_small and (is_open or not self.optimises) and self.leaves_training and not self.learns_on
 
     @property
     def takes_evidence(self) -> bool:
