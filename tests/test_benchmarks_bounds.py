@@ -172,9 +172,14 @@ BOUNDS: dict[str, Callable[[], bool]] = {
 MISSED = {
     "ELBO of full-rank, protein-tertiary-structure": "243 nats of 41,000 rows, after 40,000 steps of 20 ms",
     "MILE beside NUTS": "0.8 to 1.4 times: most steps of ten chains of 100 draws are warm-up",
+    "nothing set, energy": "-0.19: on one split a row lies far outside of narrow noise; else 0.02",
+    "nothing set, concrete": "-2.79: on three splits a mixture of normals has rows far outside",
+    "nothing set, power-plant": "-2.508; -2.48 on the first three splits",
+    "nothing set, coverage, concrete": "0.917",
+    "nothing set, coverage, energy": "0.984: a single network finds the length, and the ensemble of it is wider",
+    "nothing set, bend-100 beside others": "0.22: on two of ten seeds no start of the search finds the wave",
     "bad fits that are named": "53 of 65: most of the others are points after few steps, and losses below 0.2",
 }
-MISSED |= {name: "not measured yet" for name in BOUNDS if name.startswith("nothing set")}
 
 
 @pytest.mark.parametrize(
