@@ -216,7 +216,8 @@ def _with_members(specs: list[RunSpec], members: int | None) -> list[RunSpec]:
 
 
 def _predict(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> bnn.Prediction:
-    return fitted.predict(data.x, num_draws=max(spec.predict.num_draws, spec.fit.num_parts))
+    copies = (spec.fit.method or bnn.Ensemble()).offer().copies
+    return fitted.predict(data.x, num_draws=max(spec.predict.num_draws, copies))
 
 
 def _log_score(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> float:
