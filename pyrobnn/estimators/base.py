@@ -221,9 +221,9 @@ class AbstractBNN(BaseEstimator):
         if reset:
             self.encoder_ = Encoder.learn(table, self.categories, self.missing, read=self._read)
         x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
-        both, copies = with_targets(x, targets, self._num_labels), None
+        copies, learns = None, bool(categories) or self.missing == "impute"
+        both = with_targets(x, targets, self._num_labels) if learns else x
         if reset:
-            learns = categories or self.missing == "impute"
             self._imputer = Imputer(both, categories, both.shape[1] - x.shape[1]) if learns else None
         if self._imputer is not None:
             x, targets, weights, copies = stacked(both, targets, weights, self._imputer)

@@ -74,31 +74,25 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         rows, draws = _affordable(posterior, _PRODUCTS_IN_A_LOOP if is_brief else _PRODUCTS_OF_A_CHECK)
         fit = Evaluation(posterior, data, validation, baselines, draws, rows)
         compared = compare_with_baselines(fit, _SIGNIFICANCE)
-        warns = compared is not None and compared.kind == "warning"
-        is_dense = Fitted(posterior).hidden is not None  # of other networks rows left out may take a loop
-        fault = None if warns or (is_brief and not is_dense) else fault_at_end_of_fit(fit, compared, briefly=is_brief)
-        if is_brief:
-            tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
-            lead = compared.lead if compared is not None and warns else None
-            lead, tries = (lead, tries) if fault is None else (fault.plain, fault.remedies)
-            return None if lead is None else mended(f"{lead}.", tries)
-        if compared is not None and warns:
-            lost = sites_at_prior(posterior)
+        if compared is not None and compared.kind == "warning":
+            lost = () if is_brief else sites_at_prior(posterior)
             layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-            tries = open_to(Fitted(posterior, data.y, data.x), OF_BAD_PREDICTIONS)
-            return mended(f"{compared.text}{layers}", tries)
-        return _not_converged(posterior) if fault is None else mended(fault.text, fault.remedies)
+            tries = (slower, standardised, measured_noise, longer) if is_brief else OF_BAD_PREDICTIONS
+            words = f"{compared.lead}." if is_brief else f"{compared.text}{layers}"
+            return mended(words, open_to(Fitted(posterior, data.y, data.x), tries))
+        if (fault := fault_at_end_of_fit(fit, compared, briefly=is_brief)) is not None:
+            return mended(f"{fault.plain}." if is_brief else fault.text, fault.remedies)
+        return None if is_brief else _not_converged(posterior)
 
 
 def fault_at_end_of_fit(fit: Evaluation, compared: BaselineComparison | None, *, briefly: bool) -> Finding | None:
     """Say whether a fit that does not lose to a baseline has memorised its targets, learned nothing, or lost its mode.
 
-    Without data held out, rows left out tell; beside folds, thus not `briefly`, also what a Laplace approximation has
-    learned.
+    Without data held out, rows left out tell, `briefly` of dense networks and few rows, and whether they memorised.
     """
-    fault = None
-    if fit.baselines and fit.held_out is None and (compared is None or compared.kind != "fine"):
-        left_out = left_out_scores(fit.posterior, fit.train)
+    fault, is_asked = None, not briefly or Fitted(fit.posterior).hidden is not None
+    if is_asked and fit.baselines and fit.held_out is None and (compared is None or compared.kind != "fine"):
+        left_out = left_out_scores(fit.posterior, fit.train, briefly=briefly)
         fault = memorised_targets(fit, left_out) or (None if briefly else learned_nothing(fit, left_out))
     return fault or behind_mode(fit)
 
