@@ -245,22 +245,15 @@ def test_weights_from_moments_count_each_weight_once(posterior):
     assert f"{100 * below:.0f} % of the weights below 1" in ratio.get_title(loc="left")
 
 
-COINS = bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5)))
-PICTURES = {
-    "of ours": lambda: plots.elbo(history(np.full(40, -3.0), np.ones(40))),
-    "of ArviZ": lambda: plots.calibration(COINS, torch.arange(20) % 2),
-}
-
-
 @pytest.mark.parametrize("backend", ["TkAgg", "agg", "module://matplotlib_inline.backend_inline", "nbagg"])
-@pytest.mark.parametrize("name", PICTURES)
-def test_pyplot_keeps_pictures_only_where_it_opens_windows_and_in_the_main_thread(name, backend, monkeypatch):
+def test_pyplot_keeps_pictures_only_where_it_opens_windows_and_in_the_main_thread(backend, monkeypatch):
     monkeypatch.setattr(plt, "get_backend", lambda: backend)
-    figure = PICTURES[name]()
+    record = history(np.full(40, -3.0), np.ones(40))
+    figure = plots.elbo(record)
     assert [plt.figure(number) for number in plt.get_fignums()] == [figure] * (backend == "TkAgg")
     close(figure)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(PICTURES["of ours"]).result()
+        pool.submit(plots.elbo, record).result()
     assert not plt.get_fignums()
 
 
@@ -273,8 +266,11 @@ REFUSED = {
     "`x` and `y` must have the same": lambda posterior, data: plots.observed_vs_predicted(NORMAL, torch.zeros(4)),
     "same number of rows": lambda posterior, data: plots.predictive_check(NORMAL, torch.zeros(5)),
     "`reliability` needs classes": lambda posterior, data: plots.reliability(NORMAL, torch.zeros(3)),
-    "a single measure of uncertainty": lambda posterior, data: plots.ood(NORMAL, NORMAL, by="all"),
+    "a single measure, got by='all'": lambda posterior, data: plots.ood(NORMAL, NORMAL, by="all"),
     "posteriors by name, got none": lambda posterior, data: plots.compare_guides({}, data),
+    "`compare_guides` draws one input": lambda posterior, data: plots.compare_guides(
+        {"a": posterior}, (SMALL[0], [0] * 4)
+    ),
     "draws two inputs, got x of shape": plots.decision_surface,
     "got a table of 0 rows": lambda posterior, data: plots.importance(pd.DataFrame()),
     "got 'entropi'.*entropy": lambda posterior, data: plots.images(SMALL, TORN, by="entropi"),
@@ -282,7 +278,7 @@ REFUSED = {
     "must hold the 3 images": lambda posterior, data: plots.images(torch.rand(4, 4, 4), TORN),
     "got shape \\(3, 5\\)": lambda posterior, data: plots.images(torch.rand(3, 5), TORN),
     "takes the posterior of a fit by steps": lambda posterior, data: plots.elbo(None),
-    "at least one step, got none": lambda posterior, data: plots.elbo(history([], [])),
+    "its history with a step or more": lambda posterior, data: plots.elbo(history([], [])),
 }
 
 

@@ -7,13 +7,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from helpers import edges, labelled
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import PolyCollection
 from scipy import stats
-from sklearn.isotonic import IsotonicRegression
 
 import pyrobnn as bnn
 from pyrobnn import plots
-from pyrobnn.diagnostics.simulation import _report
 from pyrobnn.plots.predictive import _densities, _envelope
 
 FIT = {"seed": 0, "engine": "eager", "progress": False}
@@ -55,17 +53,9 @@ def heading(axis):
     return axis.get_title(loc="left")
 
 
-def report(num_simulations=60):
-    """Ranks of three quantities, those of the first crowding at 0 and 1."""
-    rng = np.random.default_rng(0)
-    wide = rng.beta([0.3, 1.0], [0.3, 1.0], size=(num_simulations, 2))[..., None]
-    return _report({"mu": wide, "likelihood.scale": rng.random(num_simulations)}, 100)
-
-
 # all of them
 
 PICTURES = {
-    "calibration": lambda line, two, three: plots.calibration(two[0].predict(two[1].x, num_draws=50), two[1].y),
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
     "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
     "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
@@ -80,12 +70,10 @@ PICTURES = {
     "ood": lambda line, two, three: plots.ood(line[0].predict(line[1].x), line[0].predict(9 * line[1].x)),
     "pit": lambda line, two, three: plots.pit(line[0].predict(line[1].x), line[1].y),
     "predictive_check": lambda line, two, three: plots.predictive_check(line[0].predict(line[1].x), line[1].y),
-    "prior_posterior": lambda line, two, three: plots.prior_posterior(*two, num_draws=50),
     "prior_predictive": lambda line, two, three: plots.prior_predictive(line[0].bnn, line[1].x, num_draws=50),
     "reliability": lambda line, two, three: plots.reliability(three[0].predict(three[1].x), three[1].y),
     "selective_risk": lambda line, two, three: plots.selective_risk(three[0].predict(three[1].x), three[1].y),
     "sparsification": lambda line, two, three: plots.sparsification(three[0].predict(three[1].x), three[1].y),
-    "vsbc": lambda line, two, three: plots.vsbc(report()),
     "weights": lambda line, two, three: plots.weights(three[0]),
 }
 
@@ -224,46 +212,10 @@ def moments(curve):
     return mean, np.sqrt(np.trapezoid((x - mean) ** 2 * density, x) / mass)
 
 
-def test_prior_posterior_shows_the_closed_form_prior_and_the_drawn_posterior(line):
-    """Four standard errors of 400 draws: of a mean 0.2 sd, of a standard deviation 0.14 of it; tails may be cut."""
-    posterior, data = line
-    scale, *functions = plots.prior_posterior(posterior, data, num_draws=400).axes
-    assert heading(scale) == "likelihood.scale"
-    assert [heading(axis) for axis in functions][::3] == ["f at x = -0.5", "f at x = 0.5"]
-    inside = stats.truncnorm(stats.norm.ppf(0.025), stats.norm.ppf(0.975)).std()
-    for axis, x in zip(functions, data.x[[0, 4, 7, 11]], strict=True):
-        sd = np.sqrt(1 + float(x) ** 2)
-        mean, spread = moments(axis.lines[0])
-        assert mean == pytest.approx(0, abs=0.2 * sd)
-        assert 0.86 * inside * sd < spread < 1.14 * sd
-        drawn = posterior.predict(x[None], num_draws=400).draw_means
-        mean, spread = moments(axis.lines[1])
-        assert mean == pytest.approx(float(drawn.mean()), abs=0.2 * float(drawn.std()))
-        assert spread == pytest.approx(float(drawn.std()), rel=0.14)
-    assert [curve.get_color() for curve in scale.lines] == ["#8a8a8a", "#0b4f8a"]
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("num_outputs", [1, 3])
-def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):
-    posterior, data = two if num_outputs == 1 else three
-    rows = [int((data.y == label).nonzero()[0]) for label in range(int(data.y.max()) + 1)]
-    axes = plots.prior_posterior(posterior, data[rows], num_draws=200).axes
-    draws = posterior.draw(200)
-    for axis, row in zip(axes, rows, strict=True):
-        label = int(data.y[row])
-        assert heading(axis).startswith(f"P(class {label}) at example")
-        probs = posterior.predict(data.x[row][None], draws=draws).class_probs[0]
-        assert moments(axis.lines[1])[0] == pytest.approx(float(probs[label]), abs=0.03)
-
-
-def test_prior_posterior_needs_a_prior_that_can_be_drawn_from(line):
+def test_prior_predictive_needs_finite_predictions():
     model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1e38), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
-    posterior = model.fit(bnn.Data(100 * line[1].x, line[1].y), steps=1, guide="map", **FIT)
-    with pytest.raises(bnn.InputError, match="`prior_posterior` needs draws from the prior, but predictions under"):
-        plots.prior_posterior(posterior, bnn.Data(100 * line[1].x, line[1].y), num_draws=60)
     with pytest.raises(bnn.InputError, match="Predictions under draws from the prior overflow: take a prior"):
-        plots.prior_predictive(model, 100 * line[1].x)
+        plots.prior_predictive(model, torch.full((3, 1), 100.0))
 
 
 def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
@@ -359,50 +311,6 @@ def test_predictive_check_of_classes_shows_binomial_intervals():
     assert labelled(axis, "observed").get_ydata().tolist() == [0.5, 0.5]
 
 
-def test_calibration_is_the_isotonic_regression_of_the_labels():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(1, 60, 3, generator=generator).expand(200, 60, 3)
-    prediction = bnn.Prediction(dist.Categorical(logits=logits))
-    y = torch.distributions.Categorical(logits=2 * logits[0]).sample()
-    simulated = prediction.sample(seed=5)
-    axes = plots.calibration(prediction, y, seed=5).axes
-    assert [heading(axis) for axis in axes] == [f"class {k} ({int((y == k).sum())} of 60)" for k in range(3)]
-    for label, axis in enumerate(axes):
-        shares = (simulated == label).double().mean(0).numpy()
-        curve = axis.lines[0]
-        order = np.argsort(shares)
-        fit = IsotonicRegression().fit(shares, (y == label).numpy().astype(float))
-        np.testing.assert_allclose(curve.get_xdata(), shares[order], atol=1e-6)
-        distinct = np.concatenate([[True], np.diff(shares[order]) > 0]) & np.concatenate(
-            [np.diff(shares[order]) > 0, [True]]
-        )
-        np.testing.assert_allclose(
-            curve.get_ydata()[distinct].mean(), fit.predict(shares[order])[distinct].mean(), atol=0.03
-        )
-        assert [artist for artist in axis.get_children() if isinstance(artist, PolyCollection)]
-
-
-def test_calibration_of_real_targets_is_the_share_inside_the_interval_of_each_level():
-    y = torch.linspace(-3, 3, 101)
-    (axis,) = plots.calibration(bnn.Prediction(dist.Normal(torch.zeros(1, 101), torch.ones(1, 101))), y).axes
-    levels, shares = labelled(axis, "observed").get_data()
-    expected = [(y.abs().numpy() <= stats.norm.ppf((1 + level) / 2)).mean() for level in levels]
-    np.testing.assert_allclose(shares, expected)
-
-
-def test_vsbc_draws_the_ranks_of_each_quantity_the_worst_first():
-    found = report()
-    axes = plots.vsbc(found).axes
-    order = found.table[["symmetric", "uniform"]].min(axis=1).sort_values().index
-    assert [heading(axis).split(";")[0] for axis in axes] == list(order)
-    assert order[0] == "mu[0, 0]"
-    levels, difference = labelled(axes[0], "observed").get_data()
-    ranks = found.tree["prior_sbc"]["mu"].values[:, 0, 0]
-    expected = [(ranks <= level).mean() - level for level in levels]
-    np.testing.assert_allclose(difference, expected, atol=1e-9)
-    assert difference[levels < 0.5].max() > 0.1 > -0.1 > difference[levels > 0.5].min()  # draws too narrow
-
-
 # planes
 
 
@@ -428,30 +336,6 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
         assert sum(len(line.get_xdata()) for line in surface.lines) == len(data)
 
 
-# several posteriors
-
-
-@pytest.mark.slow
-def test_guides_over_more_inputs_have_their_scores_and_paired_differences(three):
-    posterior, data = three
-    other = classifier(3, steps=5)[0]
-    axes = plots.compare_guides({"good": posterior, "poor": other}, data, num_draws=50).axes
-    good, poor = (each.predict(data.x, num_draws=50) for each in (posterior, other))
-    scores = [bnn.score(prediction, data.y)["log_likelihood"] for prediction in (good, poor)]
-    assert scores[0].value > scores[1].value
-    log_score = axes[0]
-    np.testing.assert_allclose(log_score.lines[0].get_xdata(), [each.value for each in scores], rtol=1e-5)
-    bars, paired = [artist for artist in log_score.collections if isinstance(artist, LineCollection)]
-    half = [np.diff(segment[:, 0])[0] / 2 for segment in bars.get_segments()]
-    np.testing.assert_allclose(half, [each.stderr for each in scores], rtol=1e-4)
-    half = [np.diff(segment[:, 0])[0] / 2 for segment in paired.get_segments()]
-    stderr = bnn.compare_scores(poor, good, data.y)["stderr"]["log_likelihood"]
-    np.testing.assert_allclose(half, [0, stderr], rtol=1e-4, atol=1e-9)
-    assert [text.get_text() for text in log_score.get_yticklabels()] == ["good", "poor"]
-    assert "log score" in log_score.get_xlabel()
-    assert "accuracy, higher is better" in [axis.get_xlabel() for axis in axes]
-
-
 # images
 
 
@@ -464,7 +348,6 @@ def uncertain():
 @pytest.mark.parametrize(
     ("by", "order", "values"),
     [
-        ("std", [1, 0, 2], ["sd 0.45", "sd 0.05", "sd 0.00"]),
         ("confidence", [2, 1, 0], ["confidence 0.52", "confidence 0.55", "confidence 0.85"]),
         ("entropy", [2, 1, 0], ["entropy 0.69", "entropy 0.69", "entropy 0.42"]),
         ("mutual_information", [1, 0, 2], ["mutual inf. 0.53", "mutual inf. 0.01", "mutual inf. 0.00"]),

@@ -1,12 +1,11 @@
 """Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure."""
 
 from pyrobnn.plots.classification import confusion, reliability
-from pyrobnn.plots.comparison import compare_guides
 from pyrobnn.plots.effect_curves import effects, importance
-from pyrobnn.plots.one_input import fit_1d
+from pyrobnn.plots.one_input import compare_guides, fit_1d
 from pyrobnn.plots.parameters import weights
-from pyrobnn.plots.predictive import calibration, predictive_check, vsbc
-from pyrobnn.plots.prior import prior_posterior, prior_predictive
+from pyrobnn.plots.predictive import predictive_check
+from pyrobnn.plots.prior import prior_predictive
 from pyrobnn.plots.regression import observed_vs_predicted
 from pyrobnn.plots.training import elbo
 from pyrobnn.plots.two_inputs import decision_surface
@@ -14,7 +13,6 @@ from pyrobnn.plots.uncertain_images import images
 from pyrobnn.plots.uncertainty import ood, pit, selective_risk, sparsification
 
 __all__ = [
-    "calibration",
     "compare_guides",
     "confusion",
     "decision_surface",
@@ -27,12 +25,10 @@ __all__ = [
     "ood",
     "pit",
     "predictive_check",
-    "prior_posterior",
     "prior_predictive",
     "reliability",
     "selective_risk",
     "sparsification",
-    "vsbc",
     "weights",
 ]
 

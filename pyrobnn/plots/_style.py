@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -29,8 +30,6 @@ _PANEL_GAP = 0.08
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
-
-
 _WITHOUT_WINDOWS = (None, "nbagg", "webagg")
 
 
@@ -119,6 +118,13 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(colors=INK, labelsize=9)
     axis.xaxis.label.set_fontsize(10)
     axis.yaxis.label.set_fontsize(10)
+
+
+def named_ticks(axis: Axes, places: Any, names: Sequence[str], most_letters: int) -> None:
+    """Name places of the horizontal axis; at an angle if that takes more letters than fit beside each other."""
+    is_long = sum(map(len, names)) > most_letters
+    options: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+    axis.set_xticks(places, names, **options)
 
 
 def title(axis: Axes, text: str) -> None:

@@ -14,7 +14,7 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, one_panel, panels, plain, title
+from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, named_ticks, one_panel, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMED_CLASSES = 20
@@ -117,12 +117,8 @@ def confusion(
     axis.hlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
     axis.vlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
     shown = range(0, len(names), -(-len(names) // _MOST_NAMED_CLASSES))
-    is_long = sum(len(names[label]) for label in shown) > _LETTERS_UNDER_A_SQUARE
-    axis.set_xticks(shown, [names[label] for label in shown])
+    named_ticks(axis, shown, [names[label] for label in shown], _LETTERS_UNDER_A_SQUARE)
     axis.set_yticks(shown, [names[label] for label in shown])
-    axis.tick_params(axis="x", rotation=35 if is_long else 0)
-    for label in axis.get_xticklabels() if is_long else ():
-        label.set(ha="right", rotation_mode="anchor")
     if len(names) <= _MOST_CLASSES_WITH_COUNTS:
         for (row, column), count in np.ndenumerate(counts):
             color = "white" if row == column and share[row, column] > 0.5 else INK if count else GREY

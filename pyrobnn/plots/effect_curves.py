@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
-from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, one_panel, plain, title
+from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, named_ticks, one_panel, plain, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -162,21 +161,15 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
         ends = np.quantile(chosen, _CURVE_QUANTILES), np.quantile(as_array(order), _CURVE_QUANTILES)
         chosen = np.unique(np.linspace(np.min(ends), np.max(ends), _CURVE_POINTS).round().astype(int))
     if int((~marks).sum()) == 1:
-        places = _evenly_filled(places[chosen]) if len(places) > _MOST_DOTS else places
+        if len(places) > _MOST_DOTS:  # and even ones: a curve may bend where no rows are
+            even = torch.linspace(float(places[chosen[0]]), float(places[chosen[-1]]), _CURVE_POINTS)
+            places = torch.cat([places[chosen], even.to(places)]).unique()
         rows = [*torch.where(marks, 0.0, places[:, None, None])]
     else:
         parts = np.array_split(np.arange(len(places)), len(chosen)) if len(chosen) else []
         rows = [known[(known[:, 0] >= places[part[0]]) & (known[:, 0] <= places[part[-1]])] for part in parts]
         places = torch.stack([row[:, 0].mean() for row in rows]) if rows else places
     return _Levels(as_array(places), [*rows, *([columns[is_gap]] if is_gap.any() else [])], [])
-
-
-def _evenly_filled(places: Tensor) -> Tensor:
-    """Return sorted numbers, and others between neighbours that are far apart: a curve may bend where no rows are."""
-    step = (places[-1] - places[0]) / (_CURVE_POINTS - 1)
-    pairs = pairwise(places)
-    parts = [torch.linspace(float(a), float(b), max(int((b - a) / step), 1) + 1).to(places)[:-1] for a, b in pairs]
-    return torch.cat([*parts, places[-1:]])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -232,8 +225,7 @@ def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
         _dots(axis, places, mean[:num], low[:num], high[:num])
         axis.margins(x=0.15)
     if levels.names:
-        is_long = sum(map(len, levels.names)) > _LETTERS_UNDER_A_PANEL
-        axis.set_xticks(places, levels.names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
+        named_ticks(axis, places, levels.names, _LETTERS_UNDER_A_PANEL)
         return
     if first_day is None:
         ends = [float(places.min()), float(places.max())] if num else [0.0, 1.0]

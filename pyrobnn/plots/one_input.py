@@ -1,6 +1,6 @@
-"""The predictive distribution over a single input."""
+"""The predictive distribution over a single input, of one posterior or several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
+from pyrobnn.plots._style import as_array, band, first_column, grid, legend, one_panel, plain, title
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -63,25 +63,63 @@ def fit_1d(
         1
     """
     train = collected(train, weighted=True)
-    grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
-    if not is_number(train.x) or grid.ndim != 2 or grid.shape[1] != 1:
+    inputs = _grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
+    if not is_number(train.x) or inputs.ndim != 2 or inputs.shape[1] != 1:
         raise InputError(
-            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(grid.shape)}: for more use "
+            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(inputs.shape)}: for more use "
             "`bnn.plots.observed_vs_predicted(posterior.predict(x), y)`."
         )
-    grid = grid.sort(0).values
-    prediction = posterior.predict(grid, num_draws=num_draws)
+    inputs = inputs.sort(0).values
+    prediction = posterior.predict(inputs, num_draws=num_draws)
     require_real(prediction, "fit_1d")
     figure, axis = one_panel(ax)
-    inputs = as_array(grid[:, 0])
-    draw_bands(axis, inputs, prediction)
-    if truth is not None:
-        axis.plot(inputs, as_array(truth(grid)).reshape(-1), "--", color=ORANGE, linewidth=1.4, label="truth")
-    draw_data(axis, train)
-    axis.set_xlim(inputs[0], inputs[-1])
+    curve = None if truth is None else as_array(truth(inputs)).reshape(-1)
+    _draw(axis, inputs, prediction, train, truth=curve)
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(*_limits(axis.get_ylim(), first_column(train.y), first_column(prediction.mean)))
     legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return figure
+
+
+def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, num_draws: int = 500) -> Figure:
+    """Draw posteriors over one input beside each other, as `fit_1d` does, on the same axes.
+
+    Args:
+        posteriors: posteriors or mixtures by name.
+        data: data in original units: `Data`, a pair (x, y), or a loader.
+        num_draws: number of draws from each posterior.
+
+    Raises:
+        InputError: nothing to draw, more than one input, or class labels as targets.
+
+    Examples:
+        >>> model, data = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid()
+        >>> names = ["map", "mean_field"]
+        >>> fits = {name: model.fit(data, guide=name, steps=20, seed=0, progress=False) for name in names}
+        >>> figure = bnn.plots.compare_guides(fits, data, num_draws=100)
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['map', 'mean_field']
+    """
+    if not posteriors:
+        raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
+    data = collected(data, weighted=True)
+    if not is_number(data.x):
+        raise InputError(
+            f"`compare_guides` draws one input, got x of shape {shape_of(data.x)}: for more compare their scores, by "
+            "`bnn.compare_scores`, or by `bnn.compare`, which `az.plot_compare` draws."
+        )
+    inputs = _grid_around(data, [*posteriors.values()]).sort(0).values
+    predictions = [each.predict(inputs, num_draws=num_draws) for each in posteriors.values()]
+    figure, axes = grid(len(predictions), 3)
+    for axis, name, prediction in zip(axes, posteriors, predictions, strict=True):
+        require_real(prediction, "compare_guides")
+        _draw(axis, inputs, prediction, data)
+        title(axis, name)
+    ends = np.array([axis.get_ylim() for axis in axes])
+    means = np.concatenate([first_column(prediction.mean) for prediction in predictions])
+    for axis in axes:
+        axis.set_ylim(*_limits((ends[:, 0].min(), ends[:, 1].max()), first_column(data.y), means))
+    legend(axes[0], loc="upper left", ncols=2)
     return figure
 
 
@@ -96,20 +134,20 @@ def _limits(present: tuple[float, float], y: np.ndarray, mean: np.ndarray) -> tu
     return max(present[0], bottom), min(present[1], top)
 
 
-def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
+def _grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
     """Return inputs (G, 1) over the range of the data and a quarter on either side; if needed, the data's inputs."""
     x = single(train.x, "A curve")
     if not is_number(x):
         return x
     low, high = x.double().amin(0), x.double().amax(0)
     steps = as_tensor(np.linspace(-_SHARE_BEYOND_DATA, 1 + _SHARE_BEYOND_DATA, _GRID_POINTS)[:, None], "x")
-    grid = low + steps * (high - low)
+    inputs = low + steps * (high - low)
     try:
         for posterior in posteriors:
-            posterior.predict(grid, num_draws=len(posterior.members))
+            posterior.predict(inputs, num_draws=len(posterior.members))
     except REFUSALS:
         return x.unique(dim=0)
-    return grid
+    return inputs
 
 
 def draw_data(axis: Axes, data: Data) -> None:
@@ -117,20 +155,19 @@ def draw_data(axis: Axes, data: Data) -> None:
     x, y = first_column(single(data.x, "A curve")), first_column(data.y)
     size, edge = (3.5, 0.5) if len(data) <= _MOST_FULL_SIZE_POINTS else (2, 0)
     axis.plot(x, y, "o", color=INK, ms=size, mec="white", mew=edge, label="data")
-    axis.set(xlabel=input_name(data), ylabel=plain(data.target_name))
-
-
-def input_name(data: Data) -> str:
-    """Return the name of a sole input: "x" where the data were given without one."""
     name = (data.feature_names or ("x",))[0]
-    return "x" if name == "x0" else plain(name)
+    axis.set(xlabel="x" if name == "x0" else plain(name), ylabel=plain(data.target_name))  # x0: it has no name
 
 
-def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:
-    """Draw the mean over sorted inputs (G,) with the bands of ±2 standard deviations."""
-    mean = first_column(prediction.mean)
+def _draw(axis: Axes, x: Tensor, prediction: Prediction, data: Data, *, truth: np.ndarray | None = None) -> None:
+    """Draw the mean over sorted inputs (G, 1) with the bands of ±2 standard deviations, the truth, and the data."""
+    inputs, mean = as_array(x[:, 0]), first_column(prediction.mean)
     epistemic, std = first_column(prediction.epistemic_std), first_column(prediction.std)
     edge = {"edgecolor": GREY, "linewidth": 1.0}  # seen where the epistemic part fills the interval
-    band(axis, x, mean - 2 * std, mean + 2 * std, facecolor=PALE, label="predictive interval, ±2 sd", **edge)
-    band(axis, x, mean - 2 * epistemic, mean + 2 * epistemic, color=LIGHT_BLUE, label="epistemic, ±2 sd")
-    axis.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")
+    band(axis, inputs, mean - 2 * std, mean + 2 * std, facecolor=PALE, label="predictive interval, ±2 sd", **edge)
+    band(axis, inputs, mean - 2 * epistemic, mean + 2 * epistemic, color=LIGHT_BLUE, label="epistemic, ±2 sd")
+    axis.plot(inputs, mean, color=BLUE, linewidth=1.6, label="mean")
+    if truth is not None:
+        axis.plot(inputs, truth, "--", color=ORANGE, linewidth=1.4, label="truth")
+    draw_data(axis, data)
+    axis.set_xlim(inputs[0], inputs[-1])

@@ -1,4 +1,4 @@
-"""Would the fitted model make data like those observed, and are its class probabilities the frequencies they claim?"""
+"""Would the fitted model make data like those observed?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,21 +6,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
-from pyrobnn.diagnostics.simulation import VsbcReport
-from pyrobnn.plots._arviz import arviz_figure
-from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
-from pyrobnn.plots._style import TALL, band, first_column, grid, legend, legend_below, one_panel, plain, title
-from pyrobnn.plots.regression import draw_coverage
-from pyrobnn.plots.uncertainty import distance_from_uniform
+from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE
+from pyrobnn.plots._style import band, first_column, legend, legend_below, named_ticks, one_panel, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_SETS = 500
-_MOST_QUANTITIES = 12
 _CURVE_POINTS = 300
 _MOST_BINS = 4000
 _BAND_QUANTILES = (0.025, 0.975)
@@ -148,8 +141,7 @@ def _targets(prediction: Prediction, y: ArrayLike, seed: int) -> tuple[np.ndarra
 def _frequencies(
     simulated: np.ndarray, observed: np.ndarray, class_names: Sequence[str | int], target: str, ax: Axes | None
 ) -> Figure:
-    num_classes = len(class_names)
-    classes = np.arange(num_classes)
+    classes = np.arange(len(class_names))
     share = np.stack([(simulated == label).mean(1) for label in classes])
     low, high = np.quantile(share, _BAND_QUANTILES, axis=1)
     figure, axis = one_panel(ax)
@@ -157,106 +149,10 @@ def _frequencies(
     axis.plot(classes, share.mean(1), "_", color=BLUE, ms=12, mew=1.6, label="simulated, mean")
     axis.plot(classes, [(observed == label).mean() for label in classes], "o", color=INK, ms=5, label="observed")
     axis.set(xlabel=plain(target), ylabel="share of the examples")
-    axis.set_xlim(-0.6, num_classes - 0.4)
-    shown = classes[:: max(1, num_classes // 10)]
-    names = [plain(str(class_names[label])) for label in shown]
-    is_long = sum(map(len, names)) > _LETTERS_UNDER_A_PANEL
-    place: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
-    axis.set_xticks(shown, names, **place)
-    axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+    axis.set_xlim(-0.6, len(classes) - 0.4)
+    shown = classes[:: max(1, len(classes) // 10)]
+    named_ticks(axis, shown, [plain(str(class_names[label])) for label in shown], _LETTERS_UNDER_A_PANEL)
+    axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
     title(axis, "Observed and simulated frequencies")
-    legend_below(axis, ncols=3)
-    return figure
-
-
-def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figure:
-    """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
-
-    Real targets and counts: the share of targets inside the interval of each level; below the diagonal intervals are
-    too narrow. Classes: how often each occurred against its predicted probability, by isotonic regression, with a band
-    for 95 % of the labels simulated from the fit (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). Probabilities are
-    shares of simulated labels: predict with 500 draws or more. Of several binary targets, the first.
-
-    Args:
-        prediction: a prediction at N inputs.
-        y: the observed targets or labels, (N,) or (N, K).
-        seed: seed of the simulated labels.
-
-    Raises:
-        InputError: not one target per prediction.
-
-    Examples:
-        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
-        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
-        >>> figure = bnn.plots.calibration(posterior.predict(x), y)
-        >>> [axis.get_xlabel() for axis in figure.axes]
-        ['predicted probability']
-    """
-    if not prediction.is_classification:
-        figure, axis = one_panel(None, TALL)
-        draw_coverage(axis, prediction, y)
-        return figure
-    import arviz as az
-
-    observed, simulated = _targets(prediction, y, seed)
-    classes = [1] if prediction.class_probs.shape[-1] == 2 else list(range(prediction.class_probs.shape[-1]))
-    columns = {f"class {label}": (simulated == label, observed == label) for label in classes}
-    groups = {
-        "posterior_predictive": {name: pair[0][None].astype(np.int8) for name, pair in columns.items()},
-        "observed_data": {name: pair[1].astype(np.int8) for name, pair in columns.items()},
-    }
-    figure, axes = arviz_figure(
-        az.plot_ppc_pava,
-        az.from_dict(groups, dims={name: ["obs_id"] for name in columns}),
-        len(classes),
-        data_type="binary",
-        ci_prob=0.95,
-        visuals={
-            "lines": {"color": BLUE, "width": 1.6},
-            "reference_line": False,
-            "credible_interval": {"color": LIGHT_BLUE, "alpha": 0.4},
-        },
-    )
-    for name, axis in axes.items():
-        title(axis, f"{name} ({int(columns[name][1].sum())} of {len(observed)})")
-        axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
-        axis.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(-0.02, 1.02))
-    handles = [Line2D([], [], color=BLUE, linewidth=1.6), Patch(color=LIGHT_BLUE, alpha=0.4, linewidth=0)]
-    legend(next(iter(axes.values())), handles=handles, labels=["observed", "simulated, 95 %"], loc="lower right")
-    return figure
-
-
-def vsbc(report: VsbcReport) -> Figure:
-    """Draw the distribution of the ranks of the truth for each quantity of `pyrobnn.vsbc`: flat if calibrated.
-
-    A curve is the share of ranks up to p, less p. Above zero draws are too high, first above and then below too narrow,
-    and so on. At most 12 quantities, those with the smallest p-values.
-
-    Args:
-        report: the result of `pyrobnn.vsbc`.
-
-    Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
-        >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
-        >>> report = bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings)
-        >>> len(bnn.plots.vsbc(report).axes)  # a panel for each probe
-        2
-    """
-    tests = report.table[["symmetric", "uniform"]].min(axis=1).sort_values(kind="stable")
-    shown = list(tests.index[:_MOST_QUANTITIES])
-    ranks = {
-        f"{name}{list(place) if place else ''}": values.values[(slice(None), *place)]
-        for name, values in report.tree["prior_sbc"].data_vars.items()
-        for place in np.ndindex(*values.shape[1:])
-    }
-    figure, axes = grid(len(shown), 4)
-    for axis, name in zip(axes, shown, strict=True):
-        distance_from_uniform(axis, np.sort(ranks[name]), report.num_simulations)
-        axis.set(xlabel="rank p of the truth", ylabel="share of ranks up to p, less p")
-        title(axis, f"{name}; p = {tests[name]:.2g}")
-    ends = np.array([axis.get_ylim() for axis in axes])
-    for axis in axes:
-        axis.set_ylim(ends[:, 0].min(), ends[:, 1].max())
-    legend(axes[0], loc="upper right", ncols=2)
+    legend(axis, loc="upper left", ncols=3, columnspacing=1.2)
     return figure

@@ -34,14 +34,12 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
         >>> figure.savefig("elbo.png")
     """
     given = history.history if isinstance(history, (Posterior, Mixture)) else history
-    if not isinstance(given, History):
+    if not (isinstance(given, History) and len(given)):
         raise InputError(
-            f"`elbo` takes the posterior of a fit by steps, or its history, got {shown(given)}: of an estimator pass "
-            "`posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
+            f"`elbo` takes the posterior of a fit by steps, or its history with a step or more, got {shown(given)}: of "
+            "an estimator pass `posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
         )
     history = given
-    if len(history) == 0:
-        raise InputError("Expected a history with at least one step, got none: fit first.")
     figure, axes = panels(3 if history.validation_steps else 2, layout)
     parts = [history.log_likelihood, -history.kl]
     _curve(axes[0], history.elbo, BLUE, "running mean", steps="single steps")

@@ -12,26 +12,18 @@ from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, ORANGE
 from pyrobnn.plots._style import as_array, first_column, grid, plain
-from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.prediction import Prediction
 
 _IMAGES_ACROSS = 4
 _PANEL_INCHES = (1.5, 2.05)
-_COLOR_CHANNELS = (1, 3)
 _FEW_PIXELS = 16
 """Sides of images below this are smoothed: single pixels hide what they show."""
-
-
-def _std(prediction: Prediction) -> np.ndarray:
-    probs = class_draws(prediction)
-    return probs.std(0)[np.arange(len(prediction)), probs.mean(0).argmax(-1)]
 
 
 _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
     "entropy": ("entropy", lambda prediction: as_array(prediction.entropy)),
     "mutual_information": ("mutual inf.", lambda prediction: as_array(prediction.mutual_information)),
     "confidence": ("confidence", lambda prediction: as_array(prediction.class_probs.amax(-1))),
-    "std": ("sd", _std),
 }
 
 
@@ -46,8 +38,8 @@ def images(
         x: images (N, H, W), (N, 1, H, W), (N, 3, H, W), or rows of the pixels of square grey images, (N, H * H); or
             `Data`, so that the labels are known.
         prediction: the prediction of their classes.
-        by: "entropy"; "mutual_information", its epistemic part; "confidence", the probability of the predicted class,
-            least first; "std", the standard deviation of this probability over the draws.
+        by: "entropy"; "mutual_information", its epistemic part; or "confidence", the probability of the predicted
+            class, least first.
         num: number of images.
         class_names: names of the classes; their numbers if not given.
 
@@ -102,7 +94,7 @@ def _pixels(x: Any, num: int) -> np.ndarray:
         return values.reshape(num, side, side)
     if values.ndim == 3:
         return values
-    if values.ndim == 4 and values.shape[1] in _COLOR_CHANNELS:
+    if values.ndim == 4 and values.shape[1] in (1, 3):
         moved = np.moveaxis(values, 1, -1)
         return moved[..., 0] if values.shape[1] == 1 else (moved - moved.min()) / max(np.ptp(moved), 1e-12)
     raise InputError(

@@ -114,12 +114,14 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0, layout: Layout =
     values = np.sort(as_array(transforms(prediction, y, seed=seed)).ravel())
     figure, axes = panels(2, layout)
     _density(axes[0], values)
-    axes[0].set_xlabel(f"F({plain(target)}), the probability integral transform")
-    distance_from_uniform(axes[1], values, len(prediction))
-    axes[1].set_ylabel("share up to p, less p")
-    title(axes[1], "Distance from the diagonal")
-    legend(axes[1], loc="upper right", ncols=2)
+    _distance_from_uniform(axes[1], values, len(prediction))
+    for axis in axes:
+        axis.set_ylim(axis.get_ylim()[0], 1.3 * axis.get_ylim()[1])
+        legend(axis, loc="upper right", ncols=2)
+    axes[0].set(xlabel=f"F({plain(target)}), the probability integral transform", ylabel="density", xlim=(0, 1))
+    axes[1].set(xlabel="level p", ylabel="share up to p, less p", xlim=(0, 1))
     title(axes[0], f"Transforms; uniform with p = {pit_pvalue(prediction, y, seed=seed):.2g}")
+    title(axes[1], "Distance from the diagonal")
     return figure
 
 
@@ -130,12 +132,9 @@ def _density(axis: Axes, values: np.ndarray) -> None:
     axis.axhline(1.0, color=INK, linewidth=1, label="calibrated")
     axis.axhline(max(0.0, 1 - noise), color=INK, linewidth=1, linestyle="--", label="±2 se if calibrated")
     axis.axhline(1 + noise, color=INK, linewidth=1, linestyle="--")
-    axis.set(ylabel="density", xlim=(0, 1))
-    axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
-    legend(axis, loc="upper right", ncols=2)
 
 
-def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
+def _distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
     """Draw the distribution function of sorted values less the diagonal, with the noise of `num` examples."""
     levels = np.linspace(0, 1, 201)
     noise = 2 * np.sqrt(levels * (1 - levels) / num)
@@ -143,8 +142,6 @@ def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
     axis.axhline(0.0, color=GREY, linewidth=1)
     share = np.searchsorted(values, levels, side="right") / len(values)
     axis.plot(levels, share - levels, color=BLUE, linewidth=1.6, label="observed")
-    axis.set(xlabel="level p", xlim=(0, 1))
-    axis.set_ylim(axis.get_ylim()[0], 1.4 * axis.get_ylim()[1])
 
 
 def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layout: Layout = "row") -> Figure:
@@ -167,12 +164,11 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
         >>> len(figure.axes)
         2
     """
-    if by == "all":
-        raise InputError(
-            f"`ood` draws a single measure of uncertainty, got by='all': name one of {list(_NAME_OF_MEASURE)}."
-        )
     measure = by or ("mutual_information" if inside.is_classification else "epistemic_std")
-    number = ood_measures(inside, outside, by=measure)[measure]
+    measures = ood_measures(inside, outside, by=measure)
+    if measure not in measures:
+        raise InputError(f"`ood` draws a single measure, got by={by!r}: name one of {list(measures)}.")
+    number = measures[measure]
     scores = score_ood(inside, outside, by=measure)
     figure, axes = panels(2, layout)
     groups = number[: len(inside)], number[len(inside) :]
