@@ -60,6 +60,21 @@ class Padded(nn.Module):
         return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])
 
 
+class OwnSquare(torch.autograd.Function):
+    """A function whose gradient is no operation of torch."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.from_numpy(2 * ctx.saved_tensors[0].detach().numpy() * gradient.numpy())
+
+
 def _activation(module):
     return nn.Sequential(nn.Linear(3, 4), module, nn.Linear(4, 2))
 
@@ -93,6 +108,7 @@ HARD_TO_BATCH = {
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 2)),
         (3,),
     ),
+    "a function": (lambda: Applied(lambda h, w: OwnSquare.apply(h * w), (4,), 4), (3,)),
     "packed": (Packed, (4, 2)),
     "cells": (Cells, (4, 2)),
     "padded": (Padded, (3, 4)),

@@ -1,7 +1,6 @@
 """Curvature in every structure, against sums over targets, explicit Jacobians and Hessians, and loops. float64."""
 
 import math
-import warnings
 
 import numpy as np
 import pyro.distributions as dist
@@ -92,22 +91,17 @@ def base(distribution):
 def special_targets(entry, shape):
     """The same for likelihoods of positive targets, shares, whole numbers, and any density; None for others."""
     t = torch.linspace(-40.0, 40.0, 20000, dtype=F64)
-    step = t[1] - t[0]
     if isinstance(entry, torch.distributions.LogNormal):
         y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
-        return y, y * entry.scale[..., None] / 4 * step
-    known = {
-        targets.TargetBeta: lambda: (
-            torch.sigmoid(0.75 * t),
-            0.75 * torch.sigmoid(0.75 * t) * torch.sigmoid(-0.75 * t) * step,
-        ),
-        targets.TargetGamma: lambda: (t.exp(), t.exp() * step),
-        torch.distributions.MixtureSameFamily: lambda: (torch.sinh(t / 4), torch.cosh(t / 4) / 4 * step),
-    }
-    for kind, integral in known.items():
+        return y, y * entry.scale[..., None] / 4 * (t[1] - t[0])
+    shares = torch.sigmoid(0.75 * t)
+    for kind, y, slope in (
+        (targets.TargetBeta, shares, 0.75 * shares * (1 - shares)),
+        (targets.TargetGamma, t.exp(), t.exp()),
+        (torch.distributions.MixtureSameFamily, torch.sinh(t / 4), torch.cosh(t / 4) / 4),
+    ):
         if isinstance(entry, kind):
-            y, w = integral()
-            return y.expand(shape), w
+            return y.expand(shape), slope * (t[1] - t[0])
     return None
 
 
@@ -165,38 +159,28 @@ def expected_information(module, f):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fisher_columns_are_the_expected_outer_product_of_scores(name):
+def test_fisher_columns_are_the_expected_outer_product_of_scores_and_these_the_slopes_of_the_log_density(name):
     f, module = outputs_of(*CASES[name])
     found = outer(fisher_columns(lambda f: law_of(module, f), f))
     torch.testing.assert_close(found, expected_information(module, f), rtol=1e-4, atol=1e-5)
+    y = law_of(module, f).sample()
+    scores = score_columns(lambda f: law_of(module, f), f, y)[0]
+    for c, shift in enumerate(1e-6 * torch.eye(f.shape[1], dtype=F64)):
+        ends = [law_of(module, f + sign * shift).log_prob(y).detach() for sign in (1, -1)]
+        torch.testing.assert_close(scores[:, c], (ends[0] - ends[1]) / 2e-6, rtol=1e-4, atol=1e-6)
 
 
 def test_fisher_of_a_strange_distribution_is_estimated_from_draws():
-    """A mean over 256 draws: the information of N(f, 1) is 1, its estimate has a variance of 2 / 256; 4 errors."""
-    f = torch.linspace(-1, 1, 50, dtype=F64)[:, None]
+    """256 draws: scores of Gumbel are 1 - e, e ~ Exp(1): their squares have mean 1 and variance E(1 - e)^4 - 1 = 8."""
 
     class Strange(dist.Normal):
         pass
 
-    strange = torch.distributions.Independent(Strange(f, 1.0), 0)
+    f = torch.linspace(-1, 1, 50, dtype=F64)[:, None]
     assert fisher_columns(lambda f: Strange(f[:, 0], 1.0), f).shape == (1, 50, 1)  # a subclass of what is known
-    assert strange.batch_shape == (50, 1)
     gumbel = fisher_columns(lambda f: dist.Gumbel(f[:, 0], 1.0), f)
     assert gumbel.shape == (1, 50, 1)
-    # scores of Gumbel are 1 - e, e ~ Exp(1): their squares have mean 1 and variance E(1 - e)^4 - 1 = 8
     assert float((outer(gumbel).mean() - 1).abs()) < 4 * math.sqrt(8 / 256)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_score_columns_are_gradients_of_the_log_density(name):
-    f, module = outputs_of(*CASES[name])
-    y = law_of(module, f).sample()
-    found = score_columns(lambda f: law_of(module, f), f, y)
-    step = 1e-6
-    for c in range(f.shape[1]):
-        shift = step * torch.eye(f.shape[1], dtype=F64)[c]
-        ends = [law_of(module, f + sign * shift).log_prob(y) for sign in (1, -1)]
-        torch.testing.assert_close(found[0, :, c], ((ends[0] - ends[1]) / (2 * step)).detach(), rtol=1e-4, atol=1e-6)
 
 
 # Networks, and their Jacobians written out
@@ -398,6 +382,11 @@ def test_ggn_is_that_of_the_explicit_jacobian(name):
     index = torch.tensor([0, 2, len(flat) - 1])
     some = add_full(pulled(model, x, sizes=sizes), sites, index)
     torch.testing.assert_close(some, expected[index][:, index], **EXACT)
+    if name == "layer norm":  # what is no matrix keeps its diagonal, in the order of the network
+        factors, rest = add_kronecker(pulled(model, x), "expand", joint_bias=True)
+        assert [one.sites for one in factors] == [("0.weight", "0.bias"), ("3.weight", "3.bias")]
+        assert list(rest) == ["1.weight", "1.bias"]
+        torch.testing.assert_close(torch.cat([*rest.values()]), expected.diagonal()[16:24], **EXACT)
 
 
 @pytest.mark.filterwarnings("ignore:torch.func.vmap .* the model", "ignore:There is a performance drop")
@@ -419,50 +408,6 @@ def test_derivatives_of_examples_side_by_side_are_those_of_a_loop(name):
             change = torch.cat([(own[site] - weights[site]).reshape(-1) for site in sites])
             moved = net(x) + expected @ change if linear else functional_call(net, own, (x,))
             torch.testing.assert_close(found[s], moved.detach(), **EXACT)
-
-
-class OwnSquare(torch.autograd.Function):
-    """A function whose gradient is no operation of torch."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return torch.from_numpy(2 * x.detach().numpy() * gradient.numpy())
-
-
-class OwnSquares(nn.Module):
-    def forward(self, x):
-        return OwnSquare.apply(x)
-
-
-def test_columns_that_torch_cannot_take_side_by_side_go_back_one_by_one():
-    with seeded(1):
-        net = nn.Sequential(nn.Linear(3, 4), OwnSquares(), nn.Linear(4, 4)).double()
-        x = torch.randn(5, 3, dtype=F64)
-    model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
-    weights, sites = weights_of(model), list(model.site_names)
-    tracker = Tracker(model, weights, sites, x[:1])
-    with pytest.warns(UserWarning, match="vmap does not take the model, which therefore runs in a slower loop"):
-        found = tracker.pull(x).rows(sites).transpose(0, 1)
-    torch.testing.assert_close(found, looped_jacobian(net, weights, x), **EXACT)
-
-
-@pytest.mark.parametrize("structure", ["full", "diag", "kron"])
-def test_the_precision_of_a_slope_of_prelu_is_that_of_the_formula(structure):
-    """f = max(x, 0) + a min(x, 0) at x = -1 with unit noise: N examples add N to the prior's 1."""
-    net, x = nn.Sequential(nn.PReLU()).double(), -torch.ones(32, 1, dtype=F64)
-    model = bnn.BNN(net, prior=UNIT, likelihood=likelihoods.Gaussian(1.0))
-    guide = bnn.guides.Laplace(structure=structure)
-    with warnings.catch_warnings(action="ignore"):
-        posterior = guide.around(model, bnn.Data(x, x[:, 0], standardize=False), progress=False, device="cpu")
-    torch.testing.assert_close(posterior.guide.spread(), torch.full((1,), 33**-0.5, dtype=F64), **EXACT)
 
 
 # Kronecker factors
@@ -587,15 +532,6 @@ def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_w
         torch.testing.assert_close(own.inner, expected.inner[flip][:, flip], **EXACT)
 
 
-def test_kfac_keeps_the_diagonal_of_layers_that_are_no_matrices_in_the_order_of_the_network():
-    net, model, x, *_ = case("layer norm")
-    factors, rest = add_kronecker(pulled(model, x), "expand", joint_bias=True)
-    assert [one.sites for one in factors] == [("0.weight", "0.bias"), ("3.weight", "3.bias")]
-    assert list(rest) == ["1.weight", "1.bias"]
-    expected = explicit_ggn(net, model, x).diagonal()
-    torch.testing.assert_close(torch.cat([rest["1.weight"], rest["1.bias"]]), expected[16:24], **EXACT)
-
-
 # Products that stand in for a prior
 
 
@@ -716,43 +652,16 @@ def sinusoid():
     return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval(), x, y
 
 
-def recursion_in_loops(x, y, w, v, beta):
-    """d2E/dw_ji^2 = (d2E/da_j^2) z_i^2 and its recursion in a_j, number by number; E = beta / 2 (f - y)^2."""
-    second_w, second_v = np.zeros_like(w), np.zeros_like(v)
-    for x_n, y_n in zip(x, y, strict=True):
-        a = [sum(w[j, i] * x_n[i] for i in range(len(x_n))) for j in range(len(w))]
-        z = [1 / (1 + math.exp(-a_j)) for a_j in a]
-        f = [sum(v[k, j] * z[j] for j in range(len(z))) for k in range(len(v))]
-        first = [beta * (f_k - y_n[k]) for k, f_k in enumerate(f)]
-        second = [beta for _ in f]
-        for k in range(len(v)):
-            for j in range(len(z)):
-                second_v[k, j] += second[k] * z[j] ** 2
-        for j in range(len(z)):
-            slope = z[j] * (1 - z[j])
-            bend = slope * (1 - 2 * z[j])
-            in_unit = slope**2 * sum(v[k, j] ** 2 * second[k] for k in range(len(v)))
-            in_unit += bend * sum(v[k, j] * first[k] for k in range(len(v)))
-            for i in range(len(x_n)):
-                second_w[j, i] += in_unit * x_n[i] ** 2
-    return second_w, second_v
-
-
 def diagonals(model, x, y):
     point, data = point_of(model), Examples(lambda: batches(x, y, (7, len(x) - 7)))
     return [KINDS[name].diagonal(point, data).diagonal for name in ("recursion", "hessian", "ggn")]
 
 
-def test_recursion_is_that_of_the_formulas_in_loops():
-    net, model, x, y = sinusoid()
+def test_recursion_drops_nothing_in_two_layers_with_one_output():
+    _, model, x, y = sinusoid()
     found, exact, ggn = diagonals(model, x, y)
-    w, v = (parameter.detach().numpy() for parameter in net.parameters())
-    second_w, second_v = recursion_in_loops(x.numpy(), y[:, None].numpy(), w, v, 1 / NOISE**2)
-    np.testing.assert_allclose(found["0.weight"], second_w, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(found["2.weight"], second_v, rtol=1e-10, atol=1e-10)
-    # With one output nothing is dropped in two layers: the recursion is exact, and the GGN lacks the residual term.
-    torch.testing.assert_close(found["0.weight"], exact["0.weight"], **EXACT)
-    assert not torch.allclose(found["0.weight"], ggn["0.weight"], rtol=1e-3)
+    torch.testing.assert_close(found, exact, **EXACT)
+    assert not torch.allclose(found["0.weight"], ggn["0.weight"], rtol=1e-3)  # it lacks the residual term
 
 
 def test_recursion_differs_from_the_exact_diagonal_by_the_terms_that_it_drops():

@@ -17,6 +17,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import LatentBeta, LatentStudentT
+from pyrobnn.distributions.targets import TargetStudentT
 from pyrobnn.inference.training.elbo import ELBO
 
 
@@ -72,10 +73,11 @@ def test_gradient_and_loss_are_those_of_pyro_for_score_functions_too(num_particl
     assert found[0][0] != 0
 
 
+@pytest.mark.parametrize("kind", [LatentStudentT, TargetStudentT])
 @pytest.mark.parametrize("df", [0.5, 1.0, 1.5, 2.0, 2.5, 30.0])
-def test_moments_of_students_t_are_those_of_torch(df):
+def test_moments_of_students_t_are_those_of_torch(df, kind):
     arguments = (torch.tensor([df]), torch.tensor([0.3]), torch.tensor([0.7]))
-    ours, theirs = LatentStudentT(*arguments), torch.distributions.StudentT(*arguments)
+    ours, theirs = kind(*arguments), torch.distributions.StudentT(*arguments)
     torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=0, atol=0, equal_nan=True)
     assert ours.expand((4,)).variance.shape == (4,)

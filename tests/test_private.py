@@ -103,51 +103,51 @@ def branching(x):
     return x if x.sum() > 0 else -x
 
 
-def test_what_vmap_takes_stays_without_a_word():
-    fast, slow = mapped(torch.sin)
-    assert vmap_or_loop(fast, slow, torch.ones(2, 3)) is fast
+def full(x):
+    raise torch.OutOfMemoryError("no memory is left")
 
 
-def test_what_vmap_does_not_take_runs_in_a_loop_with_a_warning():
-    fast, slow = mapped(branching)
-    with pytest.warns(UserWarning, match="vmap does not take the model, which therefore runs in a slower loop: vmap"):
-        chosen = vmap_or_loop(fast, slow, torch.ones(2, 3))
-    torch.testing.assert_close(chosen(-torch.ones(2, 3)), torch.ones(2, 3))
+NUMBERS = torch.arange(9.0).view(3, 3)
+ODD = torch.tensor([[1.0, math.inf, -math.inf, math.nan]])
+KEPT = {
+    "what it takes": (*mapped(torch.sin), torch.ones(2, 3)),
+    "infinities and what is no number": (torch.Tensor.clone, torch.Tensor.contiguous, ODD),
+    "noise, which is not compared": (torch.rand_like, torch.zeros_like, torch.ones(3)),
+}
 
 
-def test_what_vmap_gets_wrong_runs_in_a_loop_with_a_warning():
-    """The batching rule of the backward pass of `cdist` is wrong in torch 2.15."""
+@pytest.mark.parametrize("name", KEPT)
+def test_what_vmap_takes_stays_without_a_word(name):
+    fast, slow, x = KEPT[name]
+    assert vmap_or_loop(fast, slow, x) is fast
+
+
+def backward_of_cdist():
+    """Its batching rule is wrong in torch 2.15."""
     a, b = torch.arange(8.0).view(4, 2), torch.arange(6.0).view(3, 2).sin()
     pull = torch.func.vjp(lambda rows: torch.cdist(rows, b), a)[1]
-    fast, slow = mapped(lambda gradient: pull(gradient)[0])
-    with pytest.warns(UserWarning, match="vmap gives other numbers for the model than a loop, which therefore runs"):
-        assert vmap_or_loop(fast, slow, torch.arange(24.0).view(2, 4, 3).cos()) is slow
+    return mapped(lambda gradient: pull(gradient)[0])
 
 
-@pytest.mark.parametrize("wrong", [lambda x: x.mT, lambda x: x[:, None], lambda x: 1.01 * x, lambda x: 0 / x - 1 + x])
-def test_another_shape_or_value_is_seen(wrong):
-    x = torch.arange(9.0).view(3, 3)
-    with pytest.warns(UserWarning, match="vmap gives other numbers"):
-        assert vmap_or_loop(wrong, torch.clone, x) is torch.clone
+LOOPED = {
+    "a branch": (*mapped(branching), torch.ones(2, 3), "vmap does not take the model, which therefore runs in a slow"),
+    "cdist": (*backward_of_cdist(), torch.arange(24.0).view(2, 4, 3).cos(), "vmap gives other numbers for the model"),
+    "turned": (lambda x: x.mT, torch.clone, NUMBERS, "vmap gives other numbers"),
+    "another shape": (lambda x: x[:, None], torch.clone, NUMBERS, "vmap gives other numbers"),
+    "another value": (lambda x: 1.01 * x, torch.clone, NUMBERS, "vmap gives other numbers"),
+    "no number": (lambda x: 0 / x - 1 + x, torch.clone, NUMBERS, "vmap gives other numbers"),
+}
 
 
-def test_infinities_and_numbers_that_are_none_are_as_they_are_in_the_loop():
-    x = torch.tensor([[1.0, math.inf, -math.inf, math.nan]])
-    assert vmap_or_loop(torch.Tensor.clone, torch.Tensor.contiguous, x) is torch.Tensor.clone
+@pytest.mark.parametrize("name", LOOPED)
+def test_what_vmap_does_not_take_or_gets_wrong_runs_in_a_loop_with_a_warning(name):
+    fast, slow, x, message = LOOPED[name]
+    with pytest.warns(UserWarning, match=message):
+        assert vmap_or_loop(fast, slow, x) is slow
 
 
-def test_functions_with_noise_are_not_compared():
-    assert vmap_or_loop(torch.rand_like, torch.zeros_like, torch.ones(3)) is torch.rand_like
-
-
-def test_an_error_of_the_function_is_raised():
+def test_errors_of_the_function_are_raised():
     with pytest.raises(RuntimeError, match="mat1 and mat2|size mismatch"):
         vmap_or_loop(*mapped(lambda row: torch.ones(2, 5) @ row), torch.ones(2, 3))
-
-
-def test_running_out_of_memory_is_raised():
-    def full(x):
-        raise torch.OutOfMemoryError("no memory is left")
-
     with pytest.raises(torch.OutOfMemoryError, match="no memory is left"):
         vmap_or_loop(full, branching, torch.ones(2, 3))

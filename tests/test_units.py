@@ -27,6 +27,7 @@ LIKELIHOODS = {
     "gaussian, prior": lambda unit: lik.Gaussian(lik.noise.HalfNormal(0.5 * unit)),
     "laplace": lambda unit: lik.Laplace(),
     "student_t": lambda unit: lik.StudentT(df=5.0),
+    "mixture_density": lambda unit: lik.MixtureDensity(2),
 }
 IN_UNITS = ("crps", "rmse", "mae", "median_error", "width", "interval_score", "energy_score")
 
@@ -37,8 +38,9 @@ def data(unit, shift, y=Y):
 
 @functools.cache
 def fitted(name, unit=1.0, shift=0.0, columns=1):
-    outputs = columns * (2 if "heteroscedastic" in name else 1)
-    model = bnn.BNN(bnn.MLP(2, [5], outputs), likelihood=LIKELIHOODS[name](unit), prior=bnn.priors.Normal(1.0))
+    likelihood = LIKELIHOODS[name](unit)
+    outputs = likelihood.num_outputs(_y(columns))
+    model = bnn.BNN(bnn.MLP(2, [5], outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(steps=30, lr=0.03)
     return bnn.fit(model, data(unit, shift, _y(columns)), method, seed=0, engine="eager", progress=False)
 
