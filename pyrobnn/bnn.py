@@ -20,7 +20,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
-from pyrobnn._core.settings import to_dict
 from pyrobnn._torch import parameters
 from pyrobnn._torch.inputs import Inputs, X, shape_of
 from pyrobnn._torch.kernels import plain_kernels
@@ -53,18 +52,17 @@ class BNN(PyroModule):
 
     The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
     parameters (requires_grad=False) and the padding row of an embedding keep their values. The targets are the
-    observed site "y" in a plate "data" over the examples. It works unchanged with `pyro.infer.SVI`, `Predictive`,
-    `NUTS` and every autoguide. Call it with a batch x (and y), and with the size N of the data set if the batch is a
-    part of it: the plate then scales the log-likelihood by N / B.
+    observed site "y" in a plate "data" over the examples. It works with `pyro.infer.SVI`, `Predictive`, `NUTS` and
+    every autoguide. Called with a part of N examples and `num_data=N`, it scales the log-likelihood by N / B.
 
     Weights in half precision are inferred in float32. A module whose parameters are all frozen stays in its precision
-    and in evaluation mode. Outputs are a tensor (N, outputs) or (N,), or an object or mapping with one as `logits`, as
-    networks of Hugging Face return. See docs/how-to/own-network.md for custom networks.
+    and in evaluation mode. Outputs are a tensor (N, outputs) or (N,), or an object or mapping with one as `logits`.
+    See docs/how-to/own-network.md for custom networks.
 
     Args:
-        net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed. A
-            fit starts from the weights of a module. A function that returns a module, such as `lambda: Net(10)`, is
-            called again for each fit, so that members of an ensemble have new starting weights.
+        net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied; a fit starts from
+            its weights. A function that returns a module, such as `lambda: Net(10)`, is called for each fit, so that
+            members of an ensemble have new starting weights.
         prior: a prior, its name, a distribution of Pyro, or a mapping from patterns of parameter names to priors (None:
             not Bayesian).
         likelihood: a likelihood or its name.
@@ -75,14 +73,13 @@ class BNN(PyroModule):
         settings: the three parts as given, by name.
         site_names: names of the Bayesian parameters.
         frozen_names: names of frozen parameters, and of the buffers of frozen modules, in the state of `net`.
-        units: maps of inputs and targets to the units of the prior. Every fit then uses them; None for
-            the units of the data.
+        units: maps of inputs and targets to the units of the prior, for every fit; None for the units of the data.
         start: where its copies, such as the model of a fit, start.
-        moving: what each call of the network changes in Python, in words; the model of a fit has it.
+        moving: in the model of a fit, what each call of the network changes in Python, in words.
 
     Raises:
-        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a network whose
-            weights cannot be replaced, such as a quantised network.
+        InputError: an unknown name, a pattern that matches nothing, or a network without parameters, or whose weights
+            cannot be replaced.
 
     Examples:
         >>> import torch, pyrobnn as bnn
@@ -113,10 +110,8 @@ class BNN(PyroModule):
         prior = self.settings["prior"]
         self.site_names: tuple[str, ...] = tuple(covered(prior, parameters.trained_names(self.net)))
         if taken := set(self.site_names) & ({"prior", "likelihood", "y", "data"} | set(dir(self))):
-            raise InputError(
-                f"The network's parameter {min(taken)!r} has a name that BNN needs itself: put the network inside "
-                "another module, such as torch.nn.Sequential(net)."
-            )
+            text = f"The network's parameter {min(taken)!r} has a name that BNN needs itself"
+            raise InputError(f"{text}: put the network inside another module, torch.nn.Sequential(net).")
         self.frozen_names: tuple[str, ...] = tuple(parameters.frozen_values(self.net, self._frozen))
         parameters.refuse_max_norm(self.net, self.site_names)
         self._aliases = parameters.make_buffers(self.net, self.site_names)
@@ -160,14 +155,14 @@ class BNN(PyroModule):
             return {name: self.net.get_buffer(name) for name in self.site_names}
 
     @property
-    def num_weights(self) -> int:
-        """The number of Bayesian weights."""
-        return sum(self.sizes.values())
-
-    @property
     def sizes(self) -> dict[str, int]:
         """The number of weights of each site by name."""
         return {name: value.numel() for name, value in self._weights.items()}
+
+    @property
+    def num_weights(self) -> int:
+        """The number of Bayesian weights."""
+        return sum(self.sizes.values())
 
     def forward(
         self, x: X, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
@@ -228,8 +223,8 @@ class BNN(PyroModule):
                 f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
         except (IndexError, ValueError) as error:
             tables: Any = [(name, part) for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)]
-            rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
-            if rows and "out of range in self" in str(error):
+            if tables and "out of range in self" in str(error):
+                rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
                 text = f"The inputs hold a number that is no row of an embedding: {rows}."
             elif "Expected more than 1 value per channel" in str(error):
                 text = "The network normalises by statistics of a batch, which one row has not: pass two rows or more."
@@ -244,9 +239,8 @@ class BNN(PyroModule):
         if not (is_real and f.ndim == 2 and (torch.compiler.is_compiling() or len(f) == len(x))):
             raise InputError(
                 "The network must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`, "
-                f"for a single row too; {shape_of(x)} became {given}. Return the outputs alone, flat for each row: by "
-                ".squeeze(-1) in place of .squeeze(), .flatten(1) in place of .flatten(). For labels of pixels or "
-                "tokens take the likelihood DenseCategorical.",
+                f"for a single row too; {shape_of(x)} became {given}. Return the outputs alone, by .squeeze(-1) or "
+                ".flatten(1). For labels of pixels or tokens take the likelihood DenseCategorical.",
                 page=_PAGE,
             )
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
@@ -279,11 +273,9 @@ class BNN(PyroModule):
         return x.map(cast) if isinstance(x, Inputs) else cast(x)
 
     @overload
-    def fit(
-        self, x: Any, y: Any = None, *, seed: int = 0, replicates: None = None, **arguments: Any
-    ) -> "Posterior": ...
+    def fit(self, x: Any, y: Any = None, *, replicates: None = None, **arguments: Any) -> "Posterior": ...
     @overload
-    def fit(self, x: Any, y: Any = None, *, seed: int = 0, replicates: int, **arguments: Any) -> "list[Posterior]": ...
+    def fit(self, x: Any, y: Any = None, *, replicates: int, **arguments: Any) -> "list[Posterior]": ...
     def fit(
         self, x: Any, y: Any = None, *, seed: int = 0, replicates: int | None = None, **arguments: Any
     ) -> "Posterior | list[Posterior]":
@@ -294,14 +286,13 @@ class BNN(PyroModule):
         Args:
             x: inputs, or `Data`, or a DataLoader.
             y: targets, if x is inputs.
-            seed: seed of the fit; 0 if left out.
+            seed: seed of the fit.
             replicates: number of independent fits to run side by side, for a list of posteriors (`fit_replicates`).
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
                 `pyrobnn.fit` (device, engine, progress, validation, callbacks).
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
-            >>> x, y = [[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2]
+            >>> model, x, y = bnn.BNN(bnn.MLP(1, [20], 1)), [[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2]
             >>> posterior = model.fit(x, y, guide="full_rank", steps=20, seed=0, progress=False)
             >>> posterior.predict([[0.5]]).mean.shape
             torch.Size([1])
@@ -311,22 +302,19 @@ class BNN(PyroModule):
         return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
 
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int = 0) -> "Prediction":
-        """Predict targets with draws from the prior in place of the posterior, before the model has seen data.
-
-        Parameters that are optimised (a learned noise scale, weights without a prior) keep their starting values.
+        """Predict targets with draws from the prior; parameters that are optimised keep their starting values.
 
         Args:
             x: inputs (N, *in) in the units that the model sees, or a loader of them; or `Data`, which is scaled as in
                 `fit`, with predictions in original units.
             num_draws: number of draws S.
-            seed: seed of the draws; 0 if left out.
+            seed: seed of the draws.
 
         Raises:
             InputError: inputs that are not numeric, not finite, or that the network does not take.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
-            >>> prediction = model.sample_prior_predictive([[0.0], [3.0]], seed=0)
+            >>> prediction = bnn.BNN(bnn.MLP(1, [20], 1)).sample_prior_predictive([[0.0], [3.0]], seed=0)
             >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
             True
         """
@@ -361,9 +349,8 @@ class BNN(PyroModule):
         parts = parts or {}
         with seeded(0, "parts") if parts else nullcontext():  # a fit draws first weights, and anchors, anew
             copied = BNN(**(self.settings | parts))
-        copied.units = self.units
         kept = None if "likelihood" in parts else self.start.likelihood
-        copied.start = StartState(start.net or self.start.net, start.likelihood or kept)
+        copied.units, copied.start = self.units, StartState(start.net or self.start.net, start.likelihood or kept)
         if copied.start.net:
             copied.net.load_state_dict(copied.start.net)
         copied.to(device)
@@ -376,10 +363,6 @@ class BNN(PyroModule):
         """Return a copy of the network's state with given values of the Bayesian and tied parameters."""
         state = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         return state | {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the parts as tables for a spec file."""
-        return {kind: to_dict(setting) for kind, setting in self.settings.items()}
 
     def __getattr__(self, name: str) -> Any:
         if (given := _AFTER_A_FIT.get(name)) is not None:

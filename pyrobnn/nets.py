@@ -1,17 +1,11 @@
 """Networks that can be declared; any other `torch.nn.Module` works as well."""
 
-import ast
 import copy
 import dataclasses
-import functools
-import hashlib
 import inspect
-import re
 import sys
-import textwrap
-from collections.abc import Callable
-from contextlib import suppress
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterator
+from itertools import chain, pairwise, product
 from typing import Annotated, Any, Literal
 
 import torch
@@ -27,16 +21,11 @@ from torch.optim.swa_utils import AveragedModel
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, setting
-from pyrobnn._core.tree_files import digest
-
-UNREAD = "not available"
-_BARE = {*vars(nn.Module())}
-_VALUES = (bool, int, float, str, tuple, list, functools.partial)
 
 
 def _name_of(activation: Any) -> Any:
     """Return the name of a class of `torch.nn`; other values as they are."""
-    return next((name for name, known in _ACTIVATIONS.items() if known is activation), activation)
+    return activation.__name__.lower() if activation in _KINDS else activation
 
 
 def _layers(hidden: Any) -> Any:
@@ -45,15 +34,8 @@ def _layers(hidden: Any) -> Any:
 
 
 Activation = Annotated[Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"], BeforeValidator(_name_of)]
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-    "softplus": nn.Softplus,
-}
+_KINDS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)
+_ACTIVATIONS = {kind.__name__.lower(): kind for kind in _KINDS}
 
 _AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 """Wrappers that run an inner module unchanged, their attribute `module`."""
@@ -66,11 +48,8 @@ def resolve(value: Any) -> Any:
     """Return `registry.resolve`; widths of layers lead to `MLP`."""
     widths = _layers(list(value) if isinstance(value, tuple) else value)
     if isinstance(widths, (list, tuple)) and all(type(width) is int for width in widths):
-        raise InputError(
-            f"A network is no list of widths, got {shown(value)}: pass bnn.MLP(hidden={tuple(widths)}) to an "
-            "estimator, bnn.MLP(inputs, [hidden, ...], outputs) to BNN.",
-            page=_PAGE,
-        )
+        remedy = f"pass bnn.MLP(hidden={tuple(widths)}) to an estimator, bnn.MLP(inputs, [hidden, ...], outputs) to BNN"
+        raise InputError(f"A network is no list of widths, got {shown(value)}: {remedy}.", page=_PAGE)
     return registry.resolve(value)
 
 
@@ -130,60 +109,23 @@ def is_custom(net: Any) -> bool:
     return isinstance(net, (nn.Module, Made))
 
 
-def described(net: nn.Module) -> dict[str, str]:
-    """Return what a state does not tell of a network: layers, code, plain attributes, and tensors that are not in it.
-
-    Code counts without comments, that of libraries by name, and tensors by two digits.
-    """
-    found = {"the list of layers": ", ".join(dict(net.named_modules()))}
-    for path, module in net.named_modules():
-        found[f"the class of {path or 'the network'}"] = type(module).__name__
-        codes = {kind.__qualname__: _code_of(kind) for kind in type(module).__mro__[:-1]}
-        found |= {f"the code of {name}": code for name, code in codes.items() if code != name}
-        others = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
-        for name, value in (vars(module) | others).items():
-            text = re.sub(" at 0x[0-9a-f]+", "", repr(value)) if isinstance(value, _VALUES) else None
-            text = None if text is not None and ("tensor(" in text or "<weakref" in text) else text
-            if isinstance(value, Tensor) and torch.func.debug_unwrap(value) is value:
-                text = digest([value.bfloat16() if value.is_floating_point() else value])[:12]
-            elif inspect.isroutine(value):
-                text = _code_of(value)
-            if text is not None and name not in _BARE:
-                found[f"{path}.{name}".lstrip(".")] = text
-    return found
-
-
-def _code_of(value: Any) -> str:
-    file = getattr(sys.modules.get(value.__module__), "__file__", None)
-    if inspect.isbuiltin(value) or "site-packages" in str(file):
-        return str(value.__qualname__)
-    try:
-        text = inspect.getsource(value)
-        if value.__name__ == "<lambda>":  # the text is that of all on its line
-            text += str(value.__code__.co_names)
-        with suppress(SyntaxError):
-            tree = ast.parse(textwrap.dedent(text))
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                    node.value.value = None
-            text = "\n".join(line for line in ast.unparse(tree).splitlines() if line.strip() != "None")
-    except (OSError, TypeError):
-        return UNREAD
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def owned(net: Any) -> Any:
     """Return a setting, also of a function, or a copy of a module without wrappers that change only device or speed."""
+    if isinstance(net, torch.export.ExportedProgram):
+        raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)
     if not isinstance(net, nn.Module):
-        if isinstance(net, torch.export.ExportedProgram):
-            raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)
         if not callable(net) or hasattr(net, "build"):
             return resolve(net)
-        _require_no_arguments(net)
+        try:
+            inspect.signature(net).bind()
+        except TypeError as error:
+            name = getattr(net, "__name__", type(net).__name__)
+            what = f"The {'class' if isinstance(net, type) else 'function'} {name!r} in the place of a network"
+            remedy = f"pass {name}(...), or lambda: {name}(...), which makes one for each fit"
+            raise InputError(f"{what} needs arguments ({error}): {remedy}.", page=_PAGE) from None
         return Made(net)
     for prefix, module in net.named_modules():
-        reason = _obstacle(module)
-        if reason is not None:
+        for reason in _obstacles(module):
             layer = f"layer {prefix!r}" if prefix else "network"
             raise InputError(f"The {layer}, {type(module).__name__}, {reason}.", page=_PAGE)
     copies: dict[int, Any] = leftovers(net)
@@ -195,24 +137,8 @@ def owned(net: Any) -> Any:
         return copy.deepcopy(net, copies)
     except (RuntimeError, TypeError) as error:
         first_line = str(error).splitlines()[0].partition(".  ")[0].rstrip(".")
-        raise InputError(
-            f"The network cannot be copied, as every fit does: {first_line}. Leave out attributes that are no modules, "
-            "parameters or buffers, such as lists of activations and generators.",
-            page=_PAGE,
-        ) from error
-
-
-def _require_no_arguments(make: Callable[..., Any]) -> None:
-    try:
-        inspect.signature(make).bind()
-    except TypeError as error:
-        name = getattr(make, "__name__", type(make).__name__)
-        what = "class" if isinstance(make, type) else "function"
-        raise InputError(
-            f"The {what} {name!r} in the place of a network needs arguments ({error}): pass the network that it makes, "
-            f"{name}(...), or lambda: {name}(...), which makes one for each fit.",
-            page=_PAGE,
-        ) from None
+        text = f"cannot be copied: {first_line}. Leave out attributes such as lists of activations and generators."
+        raise InputError(f"The network {text}", page=_PAGE) from error
 
 
 def leftovers(net: nn.Module) -> dict[int, Any]:
@@ -234,43 +160,36 @@ def _inside(module: nn.Module) -> nn.Module | None:
 
 _PLAIN = "pass the plain network that it was made of"
 _EXPORTED = f"comes from torch.export, which fixes its mode and its inputs: {_PLAIN}"
-_BY_HOOK = {
-    WeightNorm: "weight_norm: use torch.nn.utils.parametrizations.weight_norm, or torch.nn.utils.remove_weight_norm",
-    SpectralNorm: "spectral_norm: use torch.nn.utils.parametrizations.spectral_norm, or "
-    "torch.nn.utils.remove_spectral_norm",
-    BasePruningMethod: "pruning: make it permanent by torch.nn.utils.prune.remove, after which pruned weights move "
-    "like all others, or prune the posterior by pyrobnn.prune",
-}
+_BY_HOOK = {WeightNorm: "weight_norm", SpectralNorm: "spectral_norm", BasePruningMethod: "pruning"}
 
 
-def _obstacle(module: nn.Module) -> str | None:
-    """Describe why the weights of a module cannot be replaced, in a single call or in a batch, and the remedy."""
+def _obstacles(module: nn.Module) -> Iterator[str]:
+    """Yield why the weights of a module cannot be replaced, in a single call or in a batch, and the remedy."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # which whoever has such a module has imported
     if isinstance(module, torch.jit.ScriptModule):
-        return f"is compiled by torch.jit: {_PLAIN}"
+        yield f"is compiled by torch.jit: {_PLAIN}"
     if type(module).__module__.startswith("torch.ao."):
-        return "is quantised, or prepared for it: pass the network as it was before"
+        yield "is quantised, or prepared for it: pass the network as it was before"
     if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
-        return f"holds its weights in shards (FSDP): {_PLAIN}, with its full state"
+        yield f"holds its weights in shards (FSDP): {_PLAIN}, with its full state"
     if isinstance(module, PyroModule) and module._pyro_samples:
-        return "gives its weights priors itself: pass the network without them, of a BNN its `settings['net']`"
+        yield "gives its weights priors itself: pass the network without them, of a BNN its `settings['net']`"
     if "train" in vars(module):
-        return _EXPORTED
-    hooks = [type(hook) for hook in module._forward_pre_hooks.values()]
-    ways = (instead for kind, instead in _BY_HOOK.items() if any(issubclass(hook, kind) for hook in hooks))
-    values = chain(module._parameters.items(), module._buffers.items())
-    reasons = ((name, _unfit(value)) for name, value in values if value is not None)
-    unfit = (f"has a {name!r} that {reason}" for name, reason in reasons if reason is not None)
-    return next(chain((f"computes a weight in a hook, by {way}" for way in ways), unfit), None)
+        yield _EXPORTED
+    for hook, (kind, name) in product(module._forward_pre_hooks.values(), _BY_HOOK.items()):
+        if isinstance(hook, kind):
+            yield f"computes a weight in a hook, by {name}: remove it, or use torch.nn.utils.parametrizations"
+    for name, value in chain(module._parameters.items(), module._buffers.items()):
+        for reason in () if value is None else _faults(value):
+            yield f"has a {name!r} that {reason}"
 
 
-def _unfit(value: Tensor) -> str | None:
+def _faults(value: Tensor) -> Iterator[str]:
     if is_lazy(value):
-        return "is lazy, without a shape yet: run the network once before making it a BNN"
-    if value.is_meta:
-        return "is on the meta device, without values: put it on a real device by `to_empty`, and load its values"
-    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or value.layout != torch.strided:
-        return f"is no plain dense tensor ({type(value).__name__}, {value.layout}): {_PLAIN}"
-    if isinstance(value, nn.Parameter) and value.is_complex():
-        return "is complex: hold its real and imaginary parts in two parameters"
-    return None
+        yield "is lazy, without a shape yet: run the network once before making it a BNN"
+    elif value.is_meta:
+        yield "is on the meta device, without values: put it on a real device by `to_empty`, and load its values"
+    elif type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or value.layout != torch.strided:
+        yield f"is no plain dense tensor ({type(value).__name__}, {value.layout}): {_PLAIN}"
+    elif isinstance(value, nn.Parameter) and value.is_complex():
+        yield "is complex: hold its real and imaginary parts in two parameters"

@@ -19,7 +19,19 @@ _LENGTHS = ("T_max", "total_steps", "total_iters")
 
 
 @setting
-class Optimizer:
+class _ByName:
+    """A class of torch by name, and arguments of its constructor."""
+
+    name: str
+    options: Options = FrozenDict()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as a table with its name as `type`."""
+        return {"type": self.name, **self.options}
+
+
+@setting
+class Optimizer(_ByName):
     """An optimiser of `torch.optim`, such as Optimizer("adamw", {"weight_decay": 0.01}).
 
     Attributes:
@@ -28,7 +40,6 @@ class Optimizer:
     """
 
     name: str = "adam"
-    options: Options = FrozenDict()
 
     def __post_init__(self) -> None:
         """Refuse unknown optimisers and options that they do not take."""
@@ -39,16 +50,11 @@ class Optimizer:
     def build(self, parameters: Any, lr: float) -> TorchOptimizer:
         """Return the optimiser of these parameters."""
         cls = _lookup(_OPTIMIZERS, self.name, "optimizer")
-        made: TorchOptimizer = light(lambda: _construct(cls, self.name, parameters, **({"lr": lr} | self.options)))
-        return made
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the optimiser as a table with its name as `type`."""
-        return {"type": self.name, **self.options}
+        return light(lambda: _construct(cls, self.name, parameters, **({"lr": lr} | self.options)))
 
 
 @setting
-class Schedule:
+class Schedule(_ByName):
     """A learning-rate schedule of `torch.optim.lr_scheduler`, such as Schedule("cosine_annealing_lr").
 
     Lengths that are not given (T_max, total_steps, total_iters) are the number of steps of the fit.
@@ -58,15 +64,8 @@ class Schedule:
         options: arguments of its constructor.
     """
 
-    name: str
-    options: Options = FrozenDict()
-
     def __post_init__(self) -> None:
         """Refuse unknown schedules and options that they do not take."""
-        accepted = inspect.signature(_lookup(_SCHEDULES, self.name, "schedule")).parameters.values()
-        needed = {option.name for option in accepted if option.default is option.empty} - {"optimizer", "max_lr"}
-        if not self.options and needed <= set(_LENGTHS):
-            return
         self.build(Optimizer("sgd").build([nn.Parameter(torch.zeros(1))], lr=0.1), steps=10)
 
     def build(self, optimizer: TorchOptimizer, steps: int) -> LRScheduler:
@@ -78,30 +77,21 @@ class Schedule:
         peak = {"max_lr": rates} if cls is lr_scheduler.OneCycleLR else {}
         return _construct(cls, self.name, optimizer, **(lengths | peak | self.options))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the schedule as a table with its name as `type`."""
-        return {"type": self.name, **self.options}
-
-
-def resolve_optimizer(value: Any) -> Any:
-    """Return the optimiser that a name or a table with a `type` stands for."""
-    return _resolve(Optimizer, value)
-
 
 def resolve_schedule(value: Any) -> Any:
     """Return the schedule that a name or a table with a `type` stands for; None stays None."""
-    return None if value is None else _resolve(Schedule, value)
+    return None if value is None else resolve_optimizer(value, Schedule)
 
 
-def _resolve(cls: Any, value: Any) -> Any:
+def resolve_optimizer(value: Any, cls: Any = Optimizer) -> Any:
+    """Return the optimiser that a name or a table with a `type` stands for."""
     if isinstance(value, str):
         return cls(value)
     if isinstance(value, dict) and "type" in value:
         return cls(value["type"], {key: option for key, option in value.items() if key != "type"})
     if isinstance(value, cls):
         return value
-    kind = cls.__name__.lower()
-    raise InputError(f"Expected a name, a table with a `type`, or {cls.__name__}(...) as the {kind}; got {value!r}.")
+    raise InputError(f"Expected a name, a table with a `type`, or {cls.__name__}(...), got {value!r}.")
 
 
 def _classes(module: Any, base: type, excluded: tuple[str, ...]) -> dict[str, type]:

@@ -1,11 +1,8 @@
 """A posterior that was saved and loaded is the one that was saved: draws, predictions, record, everything."""
 
-import contextlib
 import dataclasses
 import functools
-import inspect
 import json
-import re
 
 import numpy as np
 import pytest
@@ -106,23 +103,25 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
     with pytest.raises(InputError, match="your own network, Sequential: pass it"):
         bnn.load(tmp_path / "p")
-    with pytest.raises(InputError, match=r"0.weight is float64\(3, 2\) in the file and float64\(4, 2\) in `net`"):
+    with pytest.raises(InputError, match=r"net.0.weight is float64\(3, 2\) in the file and float64\(4, 2\) here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
-    with pytest.raises(InputError, match=r"2.weight is float64.* in `net`; and 1 more\. Pass the network of the fit"):
+    with pytest.raises(
+        InputError, match=r"net.2.weight is float64.* here; and 2 more\. A network must be that of the fit"
+    ):
         bnn.load(tmp_path / "p", net=net().float())
-    with pytest.raises(InputError, match=r"2.weight is float64\(1, 3\) in the file and missing in `net`;"):
+    with pytest.raises(InputError, match=r"net.2.weight is float64\(1, 3\) in the file and missing here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3)).double())
-    with pytest.raises(InputError, match=r"1.running_mean is missing in the file and float64\(3,\) in `net`"):
+    with pytest.raises(InputError, match=r"net.1.running_mean is missing in the file and float64\(3,\) here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
 
 
 class Scaled(nn.Module):
     """Its attributes and its buffer, which no state holds, make another function of the same parameters."""
 
-    def __init__(self, activation=torch.tanh, scale=1.0, lags=(1, 2), shift=0.0):
+    def __init__(self, activation=torch.tanh, scale=1.0, shift=0.0):
         super().__init__()
         self.a, self.b = nn.Linear(2, 3), nn.Linear(3, 1)
-        self.activation, self.scale, self.lags, self.calls, self.seen = activation, scale, lags, 0, None
+        self.activation, self.scale, self.calls, self.seen = activation, scale, 0, None
         self.register_buffer("shift", torch.tensor(shift), persistent=False)
 
     def forward(self, x):
@@ -135,68 +134,40 @@ class Other(Scaled):
         return self.b(self.a(x).relu())
 
 
-def of_text(code):
-    """A class whose code cannot be read."""
-    names = {"Scaled": Scaled}
-    exec(f"class Typed(Scaled):\n    def forward(self, x):\n        return self.b({code})", names)
-    return names["Typed"]()
-
-
 def layers(activation):
     return nn.Sequential(nn.Linear(2, 3), activation, nn.Linear(3, 1))
 
 
 NETS = {
-    "activation": (lambda: layers(nn.Tanh()), lambda: layers(nn.ReLU()), "the class of 1 is Tanh in the file and ReLU"),
-    "a layer more": (lambda: layers(nn.Tanh()), lambda: nn.Sequential(*layers(nn.Tanh()), nn.Tanh()), "list of layers"),
-    "a setting of a layer": (lambda: layers(nn.ELU(0.5)), lambda: layers(nn.ELU(2.0)), "1.alpha is 0.5 in the file"),
-    "function": (Scaled, lambda: Scaled(torch.relu), "activation is .*tanh in the file and .*relu in `net`"),
-    "lambda": (lambda: Scaled(lambda z: z.sin()), lambda: Scaled(lambda z: z.cos()), "activation is"),
+    "activation": (lambda: layers(nn.Tanh()), lambda: layers(nn.ReLU())),
+    "a layer more": (lambda: layers(nn.Tanh()), lambda: nn.Sequential(*layers(nn.Tanh()), nn.Tanh())),
+    "a setting of a layer": (lambda: layers(nn.ELU(0.5)), lambda: layers(nn.ELU(2.0))),
+    "function": (Scaled, lambda: Scaled(torch.relu)),
+    "lambda": (lambda: Scaled(lambda z: z.sin()), lambda: Scaled(lambda z: z.cos())),
     "partial": (
         lambda: Scaled(functools.partial(torch.clamp, min=-1)),
         lambda: Scaled(functools.partial(torch.clamp, min=-2)),
-        "activation is",
     ),
-    "number": (Scaled, lambda: Scaled(scale=2.0), "scale is 1.0 in the file and 2.0 in `net`. Pass"),
-    "tuple": (Scaled, lambda: Scaled(lags=(1, 3)), re.escape("lags is (1, 2) in the file and (1, 3)")),
-    "buffer": (Scaled, lambda: Scaled(shift=0.5), "shift is .* in the file and .* in `net`. Pass"),
-    "code": (Scaled, Other, "class of the network is Scaled in the file and Other"),
+    "number": (Scaled, lambda: Scaled(scale=2.0)),
+    "buffer": (Scaled, lambda: Scaled(shift=0.5)),
+    "code": (Scaled, Other),
 }
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_another_network_of_the_same_parameters_is_refused_by_what_differs(name, tmp_path):
-    net, other, message = NETS[name]
+def test_another_network_of_the_same_parameters_is_refused_by_its_outputs(name, tmp_path):
+    net, other = NETS[name]
     posterior = fitted(net().double())
     bnn.save(posterior, tmp_path / "p")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="for the same weights its outputs differ"):
         bnn.load(tmp_path / "p", net=other().double())
-    moves = name not in ("activation", "a layer more", "a setting of a layer")
-    with pytest.warns(UserWarning, match="by: calls.") if moves else contextlib.nullcontext():
-        loaded = bnn.load(tmp_path / "p", net=net().double())
+    loaded = bnn.load(tmp_path / "p", net=net().double())
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
-
-
-def test_code_counts_without_its_comments_and_what_cannot_be_compared_is_said(tmp_path, monkeypatch):
-    posterior = fitted(Other().double())
-    bnn.save(posterior, tmp_path / "p")
-    read = inspect.getsource
-    monkeypatch.setattr(
-        inspect, "getsource", lambda of: read(of).replace("x):\n", 'x):\n        """Text."""  # more\n')
-    )
-    bnn.load(tmp_path / "p", net=Other().double())
-    monkeypatch.setattr(inspect, "getsource", lambda of: read(of).replace("relu", "tanh"))
-    with pytest.raises(InputError, match="the code of Other is .* in the file and"):
-        bnn.load(tmp_path / "p", net=Other().double())
-    monkeypatch.undo()
-    bnn.save(fitted(of_text("self.a(x).tanh()").double()), tmp_path / "typed")
-    with pytest.warns(UserWarning, match="is that of the fit by: the code of Typed"):
-        bnn.load(tmp_path / "typed", net=of_text("self.a(x).sin()").double())
+    bnn.load(loaded.save(tmp_path / "again"), net=net().double())
     tree = read_tree(tmp_path / "p")
-    del tree["network"]
-    write_tree(tmp_path / "older", tree)
-    with pytest.warns(UserWarning, match="is that of the fit by: the list of layers, the class of the network, the co"):
-        bnn.load(tmp_path / "older", net=Other().double())
+    del tree["answers"]
+    write_tree(tmp_path / "older", tree | {"network": {"the list of layers": "0"}})
+    bnn.load(tmp_path / "older", net=net().double())
 
 
 def test_what_is_not_a_setting_is_not_saved(tmp_path):

@@ -15,8 +15,7 @@ CONSTANT = 1e-14
 """Standard deviation of a column, as a share of its largest size, up to which it counts as a rounded constant."""
 _MOST_LOST = 0.01
 """Rounding error, as a share of the standard deviation, that the network's precision may leave."""
-_EXACT = 2**53
-"""The largest whole number up to which float64 is exact."""
+_WIDER = "standardise the data, or use a network in float64 (`net.double()`)"
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _ENCODE = {
     "x": "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them",
@@ -45,7 +44,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
             f"`{name}` must be one array or tensor, got a {type(value).__name__} of several.", page="how-to/own-network"
         )
     if isinstance(value, Tensor):
-        tensor = _plain(value, name)
+        tensor, is_wide = _plain(value, name), value.dtype == torch.uint64
     else:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
@@ -53,7 +52,9 @@ def as_tensor(value: Any, name: str) -> Tensor:
         is_kept = array.dtype.itemsize in (4, 8) and array.dtype.isnative
         dtype = np.int64 if array.dtype.kind in "bui" else array.dtype if is_kept else np.float64
         tensor = torch.from_numpy(np.array(array, dtype=dtype, order="C"))
-        _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
+        is_wide = array.dtype.kind == "u" and array.dtype.itemsize == 8
+    if is_wide and bool((tensor < 0).any()):
+        raise InputError(f"`{name}` has whole numbers beyond {2**63 - 1:,}: pass labels from 0, or float numbers.")
     if tensor.is_complex():
         raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
     return plain(tensor)
@@ -66,34 +67,23 @@ def _plain(value: Tensor, name: str) -> Tensor:
         raise InputError(f"`{name}` must hold a number in each place: pass a dense tensor, as from `to_dense()`.")
     tensor = value.detach().resolve_neg()
     if tensor.dtype in _UNSIGNED:
-        is_wide, tensor = tensor.dtype == torch.uint64, tensor.to(torch.int64)
-        _check_unsigned(tensor, name, is_wide=is_wide)
+        return tensor.to(torch.int64)
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def check_unmasked(value: Any, name: str) -> None:
     """Refuse NumPy arrays, or lists of these, with masked values."""
-    if isinstance(value, (list, tuple)) and any(isinstance(part, np.ma.MaskedArray) for part in value):
+    if isinstance(value, (list, tuple)) and any(map(np.ma.is_masked, value)):
         value = np.ma.array(value)
     if np.ma.is_masked(value):
         count = counted(int(np.ma.count_masked(value)), "masked value")
         raise InputError(f"`{name}` must hold a number in each place, got {count}: drop or impute those rows.")
 
 
-def _check_unsigned(values: Tensor, name: str, *, is_wide: bool) -> None:
-    """Refuse whole numbers that were beyond int64 and became negative."""
-    if is_wide and bool((values < 0).any()):
-        raise InputError(
-            f"`{name}` has whole numbers beyond {torch.iinfo(torch.int64).max:,}, the largest of int64: pass labels "
-            "that count from 0, or floating-point numbers."
-        )
-
-
 def is_several(value: Any) -> bool:
     """Return whether a value is several arrays: a mapping, or a tuple with an array of two axes or more."""
-    if isinstance(value, tuple):
-        return any(isinstance(part, (Tensor, np.ndarray)) and part.ndim > 1 for part in value)
-    return isinstance(value, Mapping)
+    has_tables = isinstance(value, tuple) and any(getattr(part, "ndim", 0) > 1 for part in value)
+    return has_tables or isinstance(value, Mapping)
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
@@ -106,8 +96,7 @@ def _as_array(value: Any, name: str) -> np.ndarray:
     except ValueError:
         raise InputError(f"`{name}` must be a rectangular array of numbers, got rows of unequal length.") from None
     except (TypeError, RuntimeError) as error:
-        reason = str(error).partition(". ")[0].rstrip(".")
-        raise InputError(f"`{name}` cannot be read as an array ({reason}): pass one tensor or array.") from None
+        raise InputError(f"`{name}` cannot be read as an array ({error}): pass one tensor or array.") from None
     return _of_objects(array, name) if array.dtype == object else array
 
 
@@ -116,17 +105,13 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     try:
         numbers = array.astype(float)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(
-            f"`{name}` must be numeric, got dtype object (text or mixed values): {_ENCODE.get(name, 'pass numbers')}, "
-            "and drop or impute missing values."
-        ) from None
-    large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)
-    rounded = [n for n in array[large] if isinstance(n, (int, np.integer)) and int(float(n)) != int(n)]
-    if rounded:
-        raise InputError(
-            f"`{name}` has the whole number {rounded[0]} among objects, of which float64 keeps "
-            f"{int(float(rounded[0]))}: pass an array of int64."
-        )
+        remedy = f"{_ENCODE.get(name, 'pass numbers')}, and drop or impute missing values"
+        raise InputError(f"`{name}` must be numeric, got text or mixed values (dtype object): {remedy}.") from None
+    whole = (n for n in array[np.abs(numbers) > 2**53] if isinstance(n, (int, np.integer)))
+    for number in whole:
+        if int(float(number)) != int(number):
+            kept = f"float64 keeps {int(float(number))}"
+            raise InputError(f"`{name}` has the number {number}, of which {kept}: pass an array of int64.")
     return numbers
 
 
@@ -186,10 +171,11 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
 def check_range(value: Tensor, name: str) -> None:
     """Refuse numbers that became infinite in the precision of the network."""
     if not _is_finite(value):
-        raise InputError(
-            f"`{name}` has values beyond the range of {str(value.dtype).removeprefix('torch.')}, the precision of the "
-            "network: standardise or rescale the data, or use a network in float64 (`net.double()`)."
-        )
+        raise InputError(f"`{name}` has values beyond the range of {_name_of(value)}: {_WIDER}.")
+
+
+def _name_of(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}, the precision of the network"
 
 
 def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
@@ -202,12 +188,9 @@ def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
     lost = (values - cast.double().reshape(values.shape)).abs().amax(0)
     spread, largest = values.std(0, correction=0), values.abs().amax(0)
     most = max(_MOST_LOST, 8 * torch.finfo(cast.dtype).eps)  # bfloat16 rounds standardised numbers by 1 % and more
-    is_lost = (spread > CONSTANT * largest) & (lost > most * spread)
-    if bool(is_lost.any()):
-        column = int(is_lost.nonzero()[0])
+    for column in ((spread > CONSTANT * largest) & (lost > most * spread)).nonzero()[:1].flatten().tolist():
         where = f"`{name}`" + (f", column {column}," if values.shape[1] > 1 else "")
         raise InputError(
             f"{where} varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}, and is "
-            f"rounded by up to {float(lost[column]):.2g} in {str(cast.dtype).removeprefix('torch.')}, the precision of "
-            "the network: standardise the data, subtract an offset, or use a network in float64 (`net.double()`)."
+            f"rounded by up to {float(lost[column]):.2g} in {_name_of(cast)}: {_WIDER}."
         )

@@ -13,8 +13,6 @@ from pyrobnn._core.remedies import Remedy, mended
 _PACKAGE = str(Path(__file__).parents[1])
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which a network may refuse inputs that no user gave."""
-
-
 MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60
 """Names that a message lists, and characters of a word, and of a name in a list, that it quotes."""
 
@@ -50,8 +48,7 @@ class PoorFitWarning(UserWarning):
 
     Examples:
         >>> import warnings
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore", bnn.PoorFitWarning)  # five steps are too few to learn anything
+        >>> with warnings.catch_warnings(action="ignore", category=bnn.PoorFitWarning):  # five steps are too few
         ...     posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=5, seed=0)
     """
 
@@ -62,8 +59,7 @@ class FewDrawsWarning(UserWarning):
     Examples:
         >>> import warnings
         >>> from pyro.distributions import Poisson
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore", bnn.FewDrawsWarning)
+        >>> with warnings.catch_warnings(action="ignore", category=bnn.FewDrawsWarning):
         ...     bnn.Prediction(Poisson(torch.tensor([[1.0]] * 9 + [[99.0]]))).mean  # ten draws at one input
         tensor([10.8000])
     """

@@ -37,16 +37,14 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
 
 @contextmanager
 def _in_words(path: Path) -> Iterator[None]:
-    """Say of errors of the disk what could not be written: some libraries say more, and not that."""
+    """Say of errors of the disk what could not be written."""
     try:
         yield
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
-        reason = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
-        in_words = OSError(error.errno, reason)
-        in_words.__notes__ = getattr(error, "__notes__", [])
-        raise in_words from error
+        said = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
+        raise OSError(error.errno, said) from error
 
 
 def why(error: OSError) -> str:
@@ -58,32 +56,24 @@ def why(error: OSError) -> str:
 def _beside(path: Path, what: str = "folder") -> Iterator[Path]:
     """Yield a temporary folder beside `path`; at its end it is removed, and those above that are empty and new."""
     missing = [folder for folder in path.parents if not os.path.exists(folder)]  # False where it may not look
+    work = None
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"The {what} {path} cannot be made ({why_not(path, error)}): choose another place."
-            ) from None
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+            there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
+            reason = why(error) if isinstance(error, OSError) else str(error)
+            if not there.is_dir() or isinstance(error, FileNotFoundError):  # of a file system such as /proc
+                reason = f"{there} {'takes no files' if there.is_dir() else 'is a file'}"
+            raise InputError(f"The {what} {path} cannot be made ({reason}): choose another place.") from None
+        yield work
     finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
         for folder in missing:
             with suppress(OSError):  # it was not made, or is not empty: the new folder is in it
                 folder.rmdir()
-
-
-def why_not(path: Path, error: OSError | ValueError) -> str:
-    """Return in words why a path could not be made."""
-    there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
-    if not there.is_dir():
-        return f"{there} is a file"
-    if isinstance(error, FileNotFoundError):  # a file system that only shows something, such as /proc
-        return f"{there} takes no files"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def check_writable(path: Path, what: str = "folder") -> None:
@@ -144,8 +134,9 @@ def next_name(folder: str) -> str:
 
 def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:
     """Refuse a path that is taken, unless its content may be replaced."""
-    taken = os.path.lexists(path)
-    if taken and replaces is None:
+    if not os.path.lexists(path):
+        return
+    if replaces is None:
         raise InputError(f"{path} exists already: choose another name, or remove it first.")
-    if taken and replaces is not None and not replaces(path):
+    if not replaces(path):
         raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

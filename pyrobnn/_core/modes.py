@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,8 @@ from torch import Tensor
 _DEVICES = ("cpu", "cuda")
 """Types of devices with an autocast."""
 _CALLERS_DEVICE: ContextVar[torch.device | None] = ContextVar("_CALLERS_DEVICE", default=None)
-"""The default device from outside the block, where it is another than the CPU."""
 _CALLERS_AUTOCAST: ContextVar[dict[str, torch.dtype]] = ContextVar("_CALLERS_AUTOCAST", default={})  # noqa: B039
-"""The precision of autocast by type of device, where the caller has switched it on."""
+"""What the caller has set: a default device other than the CPU, and the precision of autocast by type of device."""
 
 
 @contextmanager
@@ -39,18 +37,13 @@ def plain_tensors() -> Iterator[None]:
         yield
 
 
-def callers_modes() -> AbstractContextManager[Any]:
-    """Return a context with the default device and the autocast of the caller, for a network of the caller's."""
-    device, autocast = _CALLERS_DEVICE.get() or nullcontext(), _CALLERS_AUTOCAST.get()
-    return _with_autocast(device, autocast) if autocast else device
-
-
 @contextmanager
-def _with_autocast(device: AbstractContextManager[Any], autocast: dict[str, torch.dtype]) -> Iterator[None]:
+def callers_modes() -> Iterator[None]:
+    """Have the default device and the autocast of the caller in the block, which calls a network of the caller's."""
     with ExitStack() as modes:
-        for kind, dtype in autocast.items():
+        for kind, dtype in _CALLERS_AUTOCAST.get().items():
             modes.enter_context(torch.autocast(kind, dtype))
-        modes.enter_context(device)
+        modes.enter_context(_CALLERS_DEVICE.get() or nullcontext())
         yield
 
 
@@ -58,21 +51,16 @@ def _with_autocast(device: AbstractContextManager[Any], autocast: dict[str, torc
 def autocast_in_networks() -> Iterator[None]:
     """Keep the caller's autocast to calls of a network: draws and densities are computed in full precision."""
     used = {kind: torch.get_autocast_dtype(kind) for kind in _DEVICES if torch.is_autocast_enabled(kind)}
-    before = _CALLERS_AUTOCAST.set(used)
-    try:
-        with _no_autocast():
-            yield
-    finally:
-        _CALLERS_AUTOCAST.reset(before)
-
-
-@contextmanager
-def _no_autocast() -> Iterator[None]:
     with ExitStack() as modes:
-        for kind in _DEVICES:
-            if torch.is_autocast_enabled(kind):
-                modes.enter_context(torch.autocast(kind, enabled=False))
+        modes.callback(_CALLERS_AUTOCAST.reset, _CALLERS_AUTOCAST.set(used))
+        _leave_autocast(modes)
         yield
+
+
+def _leave_autocast(modes: ExitStack) -> None:
+    for kind in _DEVICES:
+        if torch.is_autocast_enabled(kind):
+            modes.enter_context(torch.autocast(kind, enabled=False))
 
 
 @contextmanager
@@ -83,7 +71,7 @@ def gradients() -> Iterator[None]:
         modes.enter_context(torch.enable_grad())
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             modes.enter_context(torch.autograd.set_detect_anomaly(mode=True, check_nan=False))
-        modes.enter_context(_no_autocast())
+        _leave_autocast(modes)
         yield
 
 

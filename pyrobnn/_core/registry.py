@@ -17,7 +17,6 @@ def _plugins(group: str) -> dict[str, EntryPoint]:
 
 
 _REGISTRIES: "list[Registry]" = []
-"""Those of all kinds, to say of which kind a name is."""
 
 
 class Registry:
@@ -70,9 +69,8 @@ class Registry:
         if isinstance(value, Mapping):
             options = dict(value)
             if "type" not in options:
-                given = ", ".join(f"`{key}`" for key in options) or "nothing"
                 known = ", ".join(self.names)
-                raise InputError(f"A {self.kind} given as a table needs a `type`, one of {known}; got {given}.")
+                raise InputError(f"A {self.kind} given as a table needs a `type`: {known}; got {shown(options)}.")
             cls = self.get(options.pop("type"))
             try:
                 return cls(**options)
@@ -98,10 +96,8 @@ def assign(patterns: Iterable[str], names: Iterable[str], what: str) -> dict[str
         if first is None:
             raise InputError(f"No {what} for {name!r}: add a pattern that matches it, such as '*', as the last one.")
         covered[first].append(name)
-    for pattern, matched in covered.items():
-        if not matched:
-            raise InputError(
-                f"The {what} pattern {pattern!r} matches nothing that an earlier pattern has not taken. "
-                f"Names: {', '.join(names)}."
-            )
+    empty = next((pattern for pattern, matched in covered.items() if not matched), None)
+    if empty is not None:
+        said = f"The {what} pattern {empty!r} matches nothing that an earlier pattern has not taken."
+        raise InputError(f"{said} Names: {', '.join(names)}.")
     return covered

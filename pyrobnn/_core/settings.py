@@ -14,7 +14,6 @@ from pyrobnn._core.errors import InputError, did_you_mean, shown, unknown_settin
 
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 _LARGEST_FLOAT = 3.4028234663852886e38
-_LARGEST_INT = 2**63
 
 
 class FrozenDict(dict[str, Any]):
@@ -66,7 +65,7 @@ def _check_range(value: Any, where: str) -> None:
             _check_range(item, where)
     elif isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
         raise InputError(f"{where} must lie within ±{_LARGEST_FLOAT:.2g}, the range of single precision, got {value!r}")
-    elif isinstance(value, int) and not -_LARGEST_INT <= value < _LARGEST_INT:
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InputError(f"{where} must be a whole number of 64 bits, got {value}")
 
 

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
-from pyrobnn._core.errors import REFUSALS, InputError, listed, warn_user
+from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
@@ -29,14 +30,12 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord, History
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
-from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, digest_of, frozen_tensors
+from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, answers, digest_of, frozen
 
 Net = nn.Module | Callable[[], nn.Module]
-_MOST_NAMED = 3
-"""Parameters that are named where a network is not the one saved."""
+_MOST_NAMED, _SAME = 3, 0.01
+"""Parameters that are named where a network is not the one saved, and the share by which its outputs may differ."""
 Parts = Annotated[dict[Literal["net", "prior", "likelihood"], Table], Field(min_length=3)]
-
-
 _BYTES, _COPIES = 2**28, 40
 """Bytes that may be made in all, and more for each byte of the tensors: guides make a few dozen copies at most."""
 _OPERATIONS, _OPERATIONS_EACH = 4000, 200
@@ -120,11 +119,6 @@ class SavedHistory:
     validation_scores: list[Annotated[float, Field(allow_inf_nan=True)]]
     engine: EngineRecord
 
-    def as_saved(self) -> History:
-        """Return the history."""
-        steps, scores = self.validation_steps, self.validation_scores
-        return History(self.log_likelihood.numpy(), self.kl.numpy(), steps, scores, self.engine)
-
 
 @setting
 class SavedPosterior:
@@ -140,7 +134,8 @@ class SavedPosterior:
     scalers: Tensors
     history: SavedHistory | None = None
     body_sha256: StrictStr | None = None
-    network: dict[str, StrictStr] = dataclasses.field(default_factory=dict)
+    answers: Tensor | None = None
+    network: Table = dataclasses.field(default_factory=dict)  # of earlier versions
 
 
 @setting
@@ -161,7 +156,7 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     Args:
         path: the file.
         net: the network, if it was given as a `torch.nn.Module`, or a function that makes it; with the same frozen
-            parameters, if it was saved without them. Its tensors, layers, code and plain attributes are compared.
+            parameters, if it was saved without them. Its tensors, and outputs for the saved weights, are compared.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
@@ -211,8 +206,7 @@ def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.devi
             tensors += (given if isinstance(given, nn.Module) else given()).state_dict().values()
     bounds = Bounds(tensors, [saved.parts, saved.guide], path)
     try:
-        network = _net(saved, given, path)
-        posterior = _build(saved, network, device, path, bounds)
+        posterior = _build(saved, _net(saved, given, path), device, path, bounds)
     except InputError:
         raise
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -240,13 +234,12 @@ def _check_rows(saved: SavedPosterior, path: Path) -> None:
 
 def _fits(tensors: Tensors, name: str, row: Tensor) -> bool:
     """Return whether the map of inputs or targets makes such a row of a row in original units."""
-    try:
+    with suppress(*REFUSALS):
         scaler = _scaler_of(tensors, name)
         given = row.new_zeros(1, *scaler.row(row))
         known = scaler.loc.shape == scaler.scale.shape and scaler.loc.shape in ((), given.shape[1:])
         return known and scaler.transform(given).shape == row.shape
-    except REFUSALS:
-        return False
+    return False
 
 
 def _scaler_of(tensors: Tensors, name: str) -> Scaler:
@@ -268,17 +261,16 @@ def _net(saved: SavedPosterior, net: Net | None, path: Path) -> Any:
     declared = saved.parts["net"]
     if declared.get("type") == CUSTOM:
         if net is None:
-            name = declared.get("class")
-            raise InputError(
-                f"{path} was saved with your own network, {name}: pass it, bnn.load(path, net={name}(...)).",
-                page="how-to/save-and-load",
-            )
+            text = "was saved with your own network, {0}: pass it, bnn.load(path, net={0}(...))."
+            raise InputError(f"{path} {text.format(declared.get('class'))}", page="how-to/save-and-load")
         return net
     resolved = nets.resolve(declared)
     if net is not None:
         raise InputError(f"{path} holds its own network, {resolved!r}: leave out `net`.")
     with torch.device("meta"):
-        _require_same_network(resolved.build(), saved.model_state, path)
+        built = {f"net.{name}": value for name, value in resolved.build().state_dict().items()}
+    found = {name: value for name, value in saved.model_state.items() if name.startswith("net.")}
+    _require_same(built, found, "network", path)
     return resolved
 
 
@@ -292,12 +284,14 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
     with seeded(saved.seed), fast_pyro():
         bnn = declared.fresh(device=device, target_scale=y_scaler.scale.expand(example[1].shape[1:]))
         state = _with_body(saved, bnn, path)
-        if saved.parts["net"].get("type") == CUSTOM:
-            _require_same_network(bnn.net, state, path, saved.network)
         _restore(bnn.eval(), state, "model", path)
+        _require_same_answers(bnn, example[0], saved.answers, path)
         with bnn.without_network(outputs), bounds:
             guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
     _restore(guide, saved.guide_state, "guide", path)
+    curves: Any = vars(saved.history) if saved.history else {}
+    curves = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in curves.items()}
+    history = History(**curves) if curves else None
     moments = kept_moments(bnn)
     if moments:  # of an earlier posterior: tensors, which go back into the setting of the prior made of them
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], FromPosterior(moments)))
@@ -310,7 +304,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         x_scaler=x_scaler,
         y_scaler=y_scaler,
         seed=saved.seed,
-        history=None if saved.history is None else saved.history.as_saved(),
+        history=history,
         record=FitRecord.from_table(saved.info),
         outputs=outputs,
     )
@@ -320,41 +314,24 @@ def _with_body(saved: SavedPosterior, bnn: BNN, path: Path) -> Mapping[str, Tens
     """Return the state of the model, with the frozen tensors of its network if these were not saved."""
     if saved.body_sha256 is None:
         return saved.model_state
-    frozen = frozen_tensors(bnn)
-    if digest_of(frozen) != saved.body_sha256:
-        raise InputError(
-            f"{path} was saved without its frozen body, and this `net` has another: pass the network as it was before "
-            "the fit, with the same weights and the same part of them frozen.",
-            page="how-to/hugging-face",
-        )
-    return saved.model_state | frozen
+    body = frozen(bnn)
+    if digest_of(body) != saved.body_sha256:
+        text = "was saved without its frozen body, and this `net` has another: pass the network of before the fit"
+        raise InputError(f"{path} {text}, with the same weights frozen.", page="how-to/hugging-face")
+    return saved.model_state | body
 
 
-def _require_same_network(
-    net: nn.Module, state: Mapping[str, Tensor], path: Path, parts: Mapping[str, str] | None = None
-) -> None:
-    """Refuse a network whose parameters have other names, shapes or precisions than those saved, or other `parts`."""
-    prefix = "net."
-    saved = {name.removeprefix(prefix): _kind(value) for name, value in state.items() if name.startswith(prefix)}
-    given = {name: _kind(value) for name, value in net.state_dict().items()}
-    parts, told = parts or {}, {} if parts is None else nets.described(net)
-    unread = [name for name, text in told.items() if nets.UNREAD in (text, parts.get(name, nets.UNREAD))]
-    names = dict.fromkeys([*given, *sorted(saved), *told, *parts])
-    saved, given = saved | {**parts}, given | told
-    other = [
-        f"{name} is {saved.get(name, 'missing'):.40} in the file and {given.get(name, 'missing'):.40} in `net`"
-        for name in names
-        if saved.get(name) != given.get(name) and name not in unread
-    ]
-    if other:
-        more = f"; and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
-        raise InputError(
-            f"{path} was saved with another network than this `net`: {'; '.join(other[:_MOST_NAMED])}{more}. "
-            "Pass the network of the fit: the same layers, widths and precision, code, attributes and buffers.",
-            page="how-to/save-and-load",
+def _require_same_answers(bnn: BNN, example: X, saved: Tensor | None, path: Path) -> None:
+    """Refuse a network that makes other outputs of the same weights, to a hundredth of the largest."""
+    found = None if saved is None else answers(bnn, example)
+    if found is None or saved is None:
+        return
+    found = found.cpu()
+    if found.shape != saved.shape or not found.allclose(saved, 0, _SAME * float(saved.abs().max()), equal_nan=True):
+        text = (
+            "does not fit the network: for the same weights its outputs differ: pass the network of the fit, with the"
         )
-    if unread:
-        warn_user(f"Of `net`, {path} cannot tell whether it is that of the fit by: {listed(unread)}.")
+        raise InputError(f"{path} {text} same layers, code, attributes and buffers.", page="how-to/save-and-load")
 
 
 def _with_prior(table: Any, prior: FromPosterior) -> Any:
@@ -364,17 +341,22 @@ def _with_prior(table: Any, prior: FromPosterior) -> Any:
 
 
 def _restore(module: nn.Module, saved: Mapping[str, Tensor], part: str, path: Path) -> None:
-    expected = module.state_dict()
-    odd = sorted(saved.keys() ^ expected.keys())
-    if odd:
-        side = "saved but not expected" if odd[0] in saved else "expected but not saved"
-        raise InputError(f"{path} does not fit the {part}: {odd[0]!r} is {side}.")
-    for name, value in expected.items():
-        kind, wanted = _kind(saved[name]), _kind(value)
-        if kind != wanted:
-            raise InputError(f"{path} does not fit the {part}: {name!r} was saved as {kind}, expected {wanted}.")
-    with torch.no_grad():
-        module.load_state_dict(saved)
+    _require_same(module.state_dict(), saved, part, path)
+    module.load_state_dict(saved)
+
+
+def _require_same(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], part: str, path: Path) -> None:
+    """Refuse tensors with other names, shapes or precisions than those expected."""
+    there, here = ({name: _kind(value) for name, value in state.items()} for state in (saved, expected))
+    other = [
+        f"{name} is {there.get(name, 'missing')} in the file and {here.get(name, 'missing')} here"
+        for name in dict.fromkeys([*here, *sorted(there)])
+        if there.get(name) != here.get(name)
+    ]
+    if other:
+        more = f"; and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
+        text = f"{'; '.join(other[:_MOST_NAMED])}{more}. A network must be that of the fit, in widths and precision."
+        raise InputError(f"{path} does not fit the {part}: {text}", page="how-to/save-and-load")
 
 
 def _kind(value: Tensor) -> str:

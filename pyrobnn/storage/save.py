@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.tree_files import digest, write_tree
-from pyrobnn._torch.inputs import Inputs
+from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn.bnn import BNN
-from pyrobnn.nets import described, is_custom
+from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -23,6 +23,7 @@ FORMAT_VERSION = 3
 CUSTOM = "custom"
 """The type of a network that is the user's `torch.nn.Module`."""
 WIDTH, INPUTS = "f", "x"
+_NUM_ROWS = 8
 
 Table = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -76,12 +77,18 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
         "prior": to_dict(given["prior"]),
         "likelihood": to_dict(given["likelihood"]),
     }
-    left_out = {} if body else _body_of(posterior.bnn)
+    left_out = {} if body else frozen(posterior.bnn)
+    if not (body or left_out):
+        raise InputError(
+            "The network has no frozen parameters to leave out: save it with body=True, or freeze its body before the "
+            "fit, as by net.body.requires_grad_(False).",
+            page="how-to/hugging-face",
+        )
     return {
         "seed": posterior.seed,
         "info": posterior.record.to_table(),
         "parts": parts,
-        "network": _unmoved(posterior) if is_custom(net) else {},
+        "answers": answers(posterior.bnn, posterior.example[0]) if is_custom(net) else None,
         "guide": guide,
         "model_state": {name: value for name, value in posterior.bnn.state_dict().items() if name not in left_out},
         "guide_state": dict(posterior.guide.state_dict()),
@@ -96,34 +103,28 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     }
 
 
-def _body_of(bnn: BNN) -> Tensors:
-    frozen = frozen_tensors(bnn)
-    if not frozen:
-        raise InputError(
-            "The network has no frozen parameters to leave out: save it with body=True, or freeze its body before the "
-            "fit, as by net.body.requires_grad_(False).",
-            page="how-to/hugging-face",
-        )
-    return frozen
-
-
-def _unmoved(posterior: Posterior) -> dict[str, str]:
-    """Return the description of a network, without what calls have changed since it was made."""
-    with seeded(posterior.seed):
-        net = posterior.bnn.settings["net"]
-        first = described(net if isinstance(net, nn.Module) else net.build())
-    return {name: text for name, text in described(posterior.bnn.net).items() if first.get(name) == text}
-
-
 def outline(posterior: Posterior) -> Tensors:
     """Return a row of zeros like inputs, targets and outputs, by their names in the file."""
     x, y = posterior.example
     parts = {f"{INPUTS}.{name}": value for name, value in x.parts.items()} if isinstance(x, Inputs) else {INPUTS: x}
-    values = {**parts, "y": y, WIDTH: posterior.outputs}
-    return {name: torch.zeros_like(value[:1]) for name, value in values.items()}
+    return {name: torch.zeros_like(value[:1]) for name, value in (parts | {"y": y, WIDTH: posterior.outputs}).items()}
 
 
-def frozen_tensors(bnn: BNN) -> Tensors:
+def answers(bnn: BNN, example: X) -> Tensor | None:
+    """Return the outputs at made-up rows like an example, by which `load` knows a network; None where it takes none."""
+
+    def rows(values: Tensor) -> Tensor:
+        waves = 3 * torch.arange(_NUM_ROWS * values[0].numel()).cos() * values.is_floating_point()
+        return waves.view(_NUM_ROWS, *values.shape[1:]).to(values)
+
+    try:
+        with seeded(0), torch.no_grad():
+            return bnn.outputs(bnn.initial_values, example.map(rows) if isinstance(example, Inputs) else rows(example))
+    except REFUSALS:
+        return None
+
+
+def frozen(bnn: BNN) -> Tensors:
     """Return the frozen tensors of a model, by their names in its state; a posterior may be saved without them."""
     state = bnn.net.state_dict()
     return {f"net.{name}": state[name] for name in bnn.frozen_names}
