@@ -267,7 +267,7 @@ def test_a_frame_becomes_the_matrix_that_its_file_becomes(tmp_path):
         np.testing.assert_array_equal(encoder.transform(table), found.data.x.numpy())
     waves = [f"from ({wave} of {phase})" for phase in ("week", "hour") for wave in ("sin", "cos")]
     assert found.data.feature_names[:6] == ("from (days)", *waves, "booked (days)")
-    columns = bnn.datasets.table.columns_of(found.encoder)
+    columns = bnn.datasets.table.encoder_of(found.encoder).positions()
     assert encoder.positions() == columns
     assert {name: len(places) for name, places in columns.items()} == {
         "from": 5, "booked": 3, "paid": 1, "room": 3, "nights": 1

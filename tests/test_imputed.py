@@ -12,7 +12,7 @@ from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked, with_targ
 from pyrobnn.datasets import load_table
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.posterior.mixture import predict_copies
-from pyrobnn.runs.files import predict_table
+from pyrobnn.runs.predict import predict_table
 from pyrobnn.runs.run import run
 from pyrobnn.runs.spec import RunSpec, apply_overrides
 
@@ -238,10 +238,10 @@ def test_a_run_scores_and_predicts_rows_with_gaps_as_estimators_do(tmp_path, mis
     tables = {"data": {"path": str(tmp_path / "t.csv"), "target": "y", "missing": missing}}
     changes = ["net.hidden=[]", "fit.type=svi", "fit.steps=300", "fit.lr=0.05", "guide.type=map"]
     spec = RunSpec.from_dict(apply_overrides(tables, changes))
-    assert (
-        f"{len(load_table(tmp_path / 't.csv', 'y', missing=missing).rows(0)[0])} rows to train on"
-        in spec.prepare().sentence
-    )
+    said = []
+    spec.prepare(said.append)
+    rows = load_table(tmp_path / "t.csv", "y", missing=missing).rows(0)[0]
+    assert f" {len(rows)} rows to train on, " in said[0]
     result = run(spec, tmp_path / "run", progress=False)
     data = load_table(tmp_path / "t.csv", "y", missing=missing)
     train, test = data.split(0)

@@ -1,6 +1,8 @@
+"""Runs: the folder, an interruption and the same call again, the fit to all rows, parts held out, and comparisons."""
+
 import json
 import shutil
-from types import SimpleNamespace
+import tomllib
 
 import numpy as np
 import pandas as pd
@@ -10,20 +12,28 @@ from helpers import outcome
 
 import pyrobnn as bnn
 from pyrobnn import InputError
+from pyrobnn.inference.training import loop
 from pyrobnn.metrics import score
+from pyrobnn.runs import run as runs
 from pyrobnn.runs.compared import Comparison, compare_runs
-from pyrobnn.runs.files import predict_table, rounded
-from pyrobnn.runs.run import read_diagnosis, resume, run
+from pyrobnn.runs.folder import CHECKPOINT, UNFINISHED
+from pyrobnn.runs.predict import folder_for_new_rows, predict_table, rounded
+from pyrobnn.runs.run import read_diagnosis, run
 from pyrobnn.runs.spec import RunSpec
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
 REGRESSION = {"data": {"name": "sinusoid"}, "net": {"hidden": [4]}, "fit": FIT, "predict": {"num_draws": 10}}
-FIT_FILES = ["diagnosis.json", "manifest.json", "metrics.json", "posterior", "spec.toml"]
-FILES = sorted([*FIT_FILES, "figures", "posterior.nc", "report.html"])
+FIT_FILES = ["manifest.json", "posterior", "spec.toml"]
+JUDGED = sorted([*FIT_FILES, "diagnosis.json", "held_out.csv", "metrics.json"])
+FILES = sorted([*JUDGED, "figures", "posterior.nc", "report.html"])
 
 
 def spec_of(**changes):
     return RunSpec.from_dict(REGRESSION | changes)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -46,36 +56,32 @@ def test_the_folder_is_complete(whole):
 
     with xarray.open_datatree(whole.path / "posterior.nc", engine="h5netcdf") as tree:
         assert tree["posterior"].sizes["draw"] == 10
-    assert sorted(path.name for path in whole.path.iterdir()) == FILES
-    assert [path.name for path in whole.path.parent.iterdir()] == ["whole"]
+    assert names(whole.path) == FILES
+    assert names(whole.path.parent) == ["whole"]
     pictures = list((whole.path / "figures").iterdir())
     assert pictures
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     assert "<html" in (whole.path / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_metrics_are_those_of_the_saved_posterior(whole):
-    metrics = json.loads((whole.path / "metrics.json").read_text())
-    posterior = bnn.load(whole.path / "posterior")
-    again = score(posterior.predict(whole.test.x, num_draws=10), whole.test.y)
+def test_its_files_say_what_the_saved_posterior_says(whole):
+    metrics, manifest = (json.loads((whole.path / f"{name}.json").read_text()) for name in ("metrics", "manifest"))
+    prediction = bnn.load(whole.path / "posterior").predict(whole.test.x, num_draws=10)
+    again = score(prediction, whole.test.y)
     assert again == whole.scores
-    assert metrics["scores"]["rmse"] == {
-        "value": again["rmse"].value,
-        "stderr": again["rmse"].stderr,
-        "higher_is_better": False,
-    }
+    rmse = {"value": again["rmse"].value, "stderr": again["rmse"].stderr, "higher_is_better": False}
+    assert metrics["scores"]["rmse"] == rmse
     assert (metrics["num_train"], metrics["num_test"], metrics["num_steps"], metrics["seed"]) == (32, 200, 3, 1)
     assert not any("second" in key or "time" in key for key in metrics)
-
-
-def test_the_manifest_says_what_it_was_made_with(whole):
-    manifest = json.loads((whole.path / "manifest.json").read_text())
-    assert manifest["packages"]["torch"] == torch.__version__.split("+")[0] or manifest["packages"]["torch"]
-    assert manifest["data"]["name"] == "sinusoid"
-    assert len(manifest["data"]["sha256"]) == 64
-    assert manifest["data"]["feature_names"] == ["x0"]
-    assert (manifest["seed"], manifest["device"]) == (1, "cpu")
+    assert (manifest["data"]["name"], manifest["data"]["feature_names"]) == ("sinusoid", ["x0"])
+    assert (manifest["seed"], manifest["device"], len(manifest["data"]["sha256"])) == (1, "cpu", 64)
     assert manifest["wall_seconds"] > 0
+    held_out = pd.read_csv(whole.path / "held_out.csv")
+    assert list(held_out) == ["row", "target", "mean", "std", "lower_95", "upper_95"]
+    assert held_out["row"].tolist() == list(range(33, 233))
+    np.testing.assert_allclose(held_out["target"], whole.test.y, atol=1e-3)
+    np.testing.assert_allclose(held_out["mean"], prediction.mean, atol=1e-3)
+    assert read_diagnosis(whole.path) == whole.diagnosis
 
 
 @pytest.mark.slow
@@ -119,9 +125,11 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
 
 
-def test_an_existing_folder_is_refused_before_training(whole):
-    with pytest.raises(InputError, match="exists already: choose another name, or replace it"):
-        run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
+# an interruption, and the same call again
+
+
+class Killed(BaseException):
+    """An end without warning."""
 
 
 def failing(error):
@@ -131,82 +139,313 @@ def failing(error):
     return fail
 
 
-ERRORS = [RuntimeError("no ink"), KeyboardInterrupt()]
+def test_an_existing_folder_is_refused_before_training(whole):
+    with pytest.raises(InputError, match="exists already: choose another name, or replace it"):
+        run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
-    monkeypatch.setattr("pyrobnn.runs.run.fit_in_silence", failing(error))
-    with pytest.raises(type(error)):
-        run(spec_of(), tmp_path / "r", progress=False)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("step", ["make_manifest", "save_posterior"])
-def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(f"pyrobnn.runs.files.{step}", failing(error))
-        with pytest.raises(type(error)) as caught:
+def test_bad_input_and_a_failing_fit_leave_nothing(tmp_path, no_report, monkeypatch):
+    with pytest.raises(InputError, match="splits 0 to 19"):
+        run(spec_of(data={"name": "diabetes", "split": 20}), tmp_path / "r", progress=False)
+    for error in (RuntimeError("no ink"), FloatingPointError("infinite")):
+        monkeypatch.setattr("pyrobnn.runs.run.fit_in_silence", failing(error))
+        with pytest.raises(type(error)):
             run(spec_of(), tmp_path / "r", progress=False)
-    assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]
-    assert [path.name for path in tmp_path.iterdir()] == ["r.unfinished"]
-    monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
-    assert resume(tmp_path / "r", progress=False).posterior.seed == 1
+    assert names(tmp_path) == []
 
 
-VIEWS = {
-    "pyrobnn.runs.run.score": ["manifest.json", "posterior", "spec.toml"],
-    "pyrobnn.runs.run.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
-    "pyrobnn.diagnostics.convert.to_datatree": sorted({*FILES} - {"posterior.nc"}),
-    "pyrobnn.report.render": FIT_FILES,
-}
+def interrupted(monkeypatch, path, spec, **arguments):
+    """Let the fit end without warning once it has written a checkpoint."""
+    real = loop.Checkpoint.write
+
+    def write(self, state, *, finished):
+        real(self, state, finished=finished)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "CHECKPOINT_EVERY", 10)
+        patch.setattr(loop.Checkpoint, "write", write)
+        with pytest.raises(Killed) as caught:
+            run(spec, path, progress=False, **arguments)
+    assert caught.value.__notes__ == [
+        f"{path} keeps what was done: the same command goes on, or `pyrobnn fit {path / UNFINISHED}`."
+    ]
+    assert names(path) == [CHECKPOINT, UNFINISHED]
 
 
-@pytest.mark.one_in(4, 3)
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_failing_report_keeps_the_fit(view, error, tmp_path, no_report, monkeypatch):
-    monkeypatch.setattr(view, failing(error))
-    with pytest.raises(type(error)) as caught:
-        run(spec_of(), tmp_path / "r", progress=False)
-    assert caught.value is error
-    assert f"The fit itself is safe in {tmp_path / 'r'}" in error.__notes__[-1]
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == VIEWS[view]
-    assert bnn.load(tmp_path / "r" / "posterior").seed == 1
-    (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")
-    assert len(predict_table(tmp_path / "r", tmp_path / "new.csv")) == 1
+LONGER = {"fit": {"type": "svi", "steps": 30, "engine": "eager", "batch_size": 16}}
+ENSEMBLE = {"fit": {"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 30}}}
 
 
 @pytest.mark.slow
-def test_files_and_figures_appear_whole(tmp_path, no_report, monkeypatch):
-    pictures = {"a.png": b"a", "b.png": "not bytes"}
-    monkeypatch.setattr("pyrobnn.report.render", lambda *args, **kwargs: SimpleNamespace(html="", figures=pictures))
-    with pytest.raises(TypeError):
-        run(spec_of(), tmp_path / "r", progress=False)
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(FIT_FILES)
-
-    class Tree:
-        def to_netcdf(self, path, engine):
-            path.write_text("half")
-            raise OSError("disk full")
-
-    del pictures["b.png"]
-    monkeypatch.setattr("pyrobnn.diagnostics.convert.to_datatree", lambda *args, **kwargs: Tree())
-    with pytest.raises(OSError, match="disk full"):
-        run(spec_of(), tmp_path / "s", progress=False)
-    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
-        name for name in FILES if name != "posterior.nc"
+@pytest.mark.parametrize("changes", [LONGER, ENSEMBLE], ids=["svi", "ensemble"])
+def test_the_same_call_goes_on_to_the_same_bytes(changes, tmp_path, no_report, monkeypatch):
+    """And so does the spec that the folder keeps; an earlier run is replaced from the start."""
+    run(spec_of(), tmp_path / "run", progress=False)
+    interrupted(monkeypatch, tmp_path / "run", spec_of(**changes), overwrite=True)
+    with pytest.raises(InputError, match="is not a run folder, the run was interrupted: `pyrobnn fit .*unfinished"):
+        predict_table(tmp_path / "run", tmp_path / "new.csv")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    asked = RunSpec.from_toml(tmp_path / "copy" / UNFINISHED)
+    results = [
+        run(spec_of(**changes), tmp_path / "run", progress=False),
+        run(asked, tmp_path / "copy", progress=False),
+        run(spec_of(**changes), tmp_path / "straight", progress=False),
     ]
+    assert len({str(outcome(result.path)) for result in results}) == 1
+    assert names(results[0].path) == FILES
 
 
-# diagnosis and comparison
+def test_another_run_does_not_trample_on_an_interrupted_one(tmp_path, no_report, monkeypatch):
+    spec = spec_of(**LONGER)
+    interrupted(monkeypatch, tmp_path / "run", spec)
+    with pytest.raises(InputError, match="has a run with other settings, which was interrupted: `pyrobnn fit .*` goes"):
+        run(spec_of(), tmp_path / "run", progress=False)
+    mark = tmp_path / "run" / UNFINISHED
+    assert tomllib.loads(mark.read_text())["fit"]["steps"] == 30
+    assert run(spec_of(), tmp_path / "run", progress=False, overwrite=True).posterior.record.num_steps == 3
+    assert not mark.exists()
 
 
-def test_the_diagnosis_is_stored_and_read_again(whole):
-    assert read_diagnosis(whole.path) == whole.diagnosis
-    assert {"elbo", "bias", "surprise", "baseline"} <= {finding.name for finding in whole.diagnosis.findings}
+def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, no_report, monkeypatch):
+    file = tmp_path / "t.csv"
+    file.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))
+    spec = spec_of(data={"path": str(file), "target": "y"}, **LONGER)
+    interrupted(monkeypatch, tmp_path / "run", spec)
+    before = file.read_text()
+    file.write_text(before.replace(".5\n", ".25\n"))
+    with pytest.raises(InputError, match="is of another fit, the data differ"):
+        run(spec, tmp_path / "run", progress=False)
+    assert names(tmp_path / "run") == [CHECKPOINT, UNFINISHED]
+    file.write_text(before)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyrobnn.runs.run.score", failing(Killed()))
+        with pytest.raises(Killed):
+            run(spec, tmp_path / "run", progress=False)
+    file.write_text(before.replace(".5\n", ".25\n"))
+    with pytest.raises(InputError, match="have changed since its fit"):
+        run(spec, tmp_path / "run", progress=False)
+
+
+STAGES = {
+    "pyrobnn.runs.run.save_posterior": [],
+    "pyrobnn.runs.run.make_manifest": ["posterior", "spec.toml"],
+    "pyrobnn.runs.run.score": FIT_FILES,
+    "pyrobnn.runs.run.diagnose": [*FIT_FILES, "metrics.json"],
+    "pyrobnn.report.render": JUDGED,
+    "pyrobnn.diagnostics.convert.to_datatree": sorted({*FILES} - {"posterior.nc"}),
+}
+
+
+@pytest.mark.one_in(6, 2)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_end_anywhere_keeps_the_fit_and_the_same_call_completes_it(stage, error, tmp_path, no_report, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, failing(error("no ink")))
+        with pytest.raises(error, match="no ink") as caught:
+            run(spec_of(), tmp_path / "r", progress=False)
+    assert "keeps what was done" in caught.value.__notes__[-1]
+    assert set(names(tmp_path / "r")) - {CHECKPOINT} == {*STAGES[stage], UNFINISHED}
+    if "manifest.json" in STAGES[stage]:
+        (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")
+        assert len(predict_table(tmp_path / "r", tmp_path / "new.csv")) == 1
+    monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
+    assert run(spec_of(), tmp_path / "r", progress=False).posterior.seed == 1
+    assert names(tmp_path / "r") == FILES
+
+
+# the fit to all rows, for predictions
+
+NOISE = 0.5
+
+
+@pytest.fixture
+def linear(tmp_path):
+    generator = np.random.default_rng(3)
+    frame = pd.DataFrame(generator.normal(size=(40, 2)), columns=["a", "b"])
+    frame["y"] = 2 * frame["a"] - frame["b"] + NOISE * generator.normal(size=40)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+def linear_spec(path, **changes):
+    """A linear model with known noise: its Laplace approximation is the posterior."""
+    return RunSpec.from_dict(
+        {
+            "data": {"path": str(path), "target": "y"},
+            "net": {"hidden": [], "dtype": "float64"},
+            "prior": {"type": "normal", "scale": 1.0},
+            "likelihood": {"type": "gaussian", "scale": NOISE},
+            "guide": {"type": "laplace", "structure": "full"},
+            "fit": {"type": "svi", "steps": 800},
+            "predict": {"num_draws": 400},
+        }
+        | changes
+    )
+
+
+def exact(frame, new):
+    """Mean and standard deviation of the function of a Bayesian linear regression in standard units, at new rows."""
+    x, y = frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()
+    centre, spread, scale = x.mean(0), x.std(0), y.std()
+    inputs, at = (np.column_stack([(rows - centre) / spread, np.ones(len(rows))]) for rows in (x, new))
+    noise = NOISE / scale
+    covariance = np.linalg.inv(inputs.T @ inputs / noise**2 + np.eye(3))
+    mean = covariance @ inputs.T @ ((y - y.mean()) / scale) / noise**2
+    return y.mean() + scale * at @ mean, scale * np.sqrt(np.einsum("ni,ij,nj->n", at, covariance, at))
+
+
+def test_new_rows_are_predicted_from_all_rows(linear, tmp_path):
+    """Both fits have their closed form; means of 400 draws within five standard errors."""
+    result = run(linear_spec(linear), tmp_path / "run", progress=False)
+    frame, new = pd.read_csv(linear), np.array([[0.3, -1.0], [2.0, 1.0]])
+    pd.DataFrame(new, columns=["a", "b"]).to_csv(tmp_path / "new.csv", index=False)
+    found = predict_table(tmp_path / "run", tmp_path / "new.csv")
+    mean, std = exact(frame, new)
+    assert result.num_learned == len(frame)
+    assert (np.abs(found["mean"] - mean) < 5 * std / 20 + 1e-3).all()
+    np.testing.assert_allclose(found["epistemic_std"], std, rtol=5 / np.sqrt(2 * 400))
+    train = RunSpec.from_toml(tmp_path / "run" / "spec.toml").prepare().train
+    rows = pd.DataFrame(train.x.numpy(), columns=["a", "b"]).assign(y=train.y.numpy())
+    judged, judged_std = exact(rows, new)
+    assert (np.abs(judged - mean) > std / 4).any()
+    prediction = bnn.load(tmp_path / "run" / "posterior").predict(torch.tensor(new), num_draws=400)
+    assert (np.abs(prediction.mean.numpy() - judged) < 5 * judged_std / 20 + 1e-3).all()
+    scores = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["scores"]
+    again = bnn.score(bnn.load(tmp_path / "run" / "posterior").predict(result.test.x, num_draws=400), result.test.y)
+    assert scores["rmse"]["value"] == pytest.approx(float(again["rmse"].value))
+    assert f"a fit to {len(frame)} rows" in result.learned
+    assert f"a fit to {len(train)}." in result.learned
+    assert result.learned in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report")
+def test_a_category_of_held_out_rows_is_known_then(linear, tmp_path):
+    frame = pd.read_csv(linear)
+    spec = linear_spec(linear)
+    train = spec.prepare().train.x[:, 0].numpy()
+    is_held_out = ~np.isin(np.round(frame["a"], 12), np.round(train, 12))
+    frame["kind"] = np.where(is_held_out, "rare", np.where(frame["b"] > 0, "up", "down"))
+    frame.loc[is_held_out, "a"] += 100.0
+    frame.to_csv(linear, index=False)
+    run(spec, tmp_path / "run", progress=False)
+    frame[is_held_out].to_csv(tmp_path / "new.csv", index=False)
+    assert predict_table(tmp_path / "run", tmp_path / "new.csv")["outside"].eq("").all()
+    (tmp_path / "run" / "all_rows").rename(tmp_path / "other")
+    assert predict_table(tmp_path / "run", tmp_path / "new.csv")["outside"].str.contains("kind").all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report")
+def test_large_tables_and_data_by_name_have_one_fit(linear, tmp_path, monkeypatch):
+    short = {"fit": {"type": "svi", "steps": 3}}
+    named = run(linear_spec(linear, data={"name": "sinusoid"}, **short), tmp_path / "named", progress=False)
+    monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
+    large = run(linear_spec(linear, **short), tmp_path / "large", progress=False)
+    for result in (named, large):
+        assert result.final is result.posterior
+        assert result.learned == ""
+        assert folder_for_new_rows(result.path) == result.path
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_second_fit_that_went_wrong_is_not_kept(linear, tmp_path, monkeypatch):
+    fit, lengths = runs._fit, []
+
+    def wrong(prepared, checkpoint, *, progress):
+        lengths.append(len(prepared.train))
+        return fit(prepared, checkpoint, progress=progress) if len(lengths) == 1 else of_others
+
+    frame = pd.read_csv(linear)
+    frame.assign(y=-frame["y"]).to_csv(tmp_path / "negative.csv", index=False)
+    of_others = fit(linear_spec(tmp_path / "negative.csv").prepare(), None, progress=False)
+    monkeypatch.setattr(runs, "_fit", wrong)
+    result = run(linear_spec(linear), tmp_path / "run", progress=False)
+    assert lengths == [len(result.train), 40]
+    assert result.final is result.posterior
+    assert not (tmp_path / "run" / "all_rows").exists()
+
+
+# parts of a table that are held out
+
+
+PATIENTS = np.repeat(np.arange(12), 10)
+
+
+@pytest.fixture
+def visits(tmp_path):
+    generator = np.random.default_rng(0)
+    level = generator.normal(size=12)[PATIENTS]
+    frame = pd.DataFrame({"patient": PATIENTS, "a": level, "b": generator.normal(size=120), "w": 1 + PATIENTS % 5})
+    frame.assign(y=level + 0.1 * generator.normal(size=120)).to_csv(tmp_path / "v.csv", index=False)
+    return {"path": str(tmp_path / "v.csv"), "target": "y"}
+
+
+def test_whole_groups_are_held_out_also_where_a_fit_is_chosen(visits):
+    prepared = spec_of(data=visits | {"groups": "patient"}).prepare()
+    train, test = (set(PATIENTS[rows]) for rows in prepared.dataset.rows(0))
+    assert (len(train & test), len(test)) == (0, 2)
+    assert prepared.train.feature_names == ("a", "b", "w")
+    labels = prepared.train.groups.numpy()
+    assert [set(PATIENTS[prepared.dataset.rows(0)[0]][labels == label]) for label in set(labels)] == [
+        {n} for n in sorted(train)
+    ]
+    assert "groups" in prepared.spec.to_toml()
+    random = spec_of(data=visits).prepare().dataset.rows(0)
+    assert set(PATIENTS[random[0]]) & set(PATIENTS[random[1]])
+
+
+@pytest.mark.slow
+def test_the_last_rows_are_held_out(visits, tmp_path, no_report):
+    result = run(spec_of(data=visits | {"test_last": 0.2}), tmp_path / "r", progress=False)
+    held_out = pd.read_csv(tmp_path / "r" / "held_out.csv")
+    assert held_out["row"].tolist() == list(range(97, 121))
+    np.testing.assert_allclose(held_out["target"], pd.read_csv(visits["path"])["y"][96:], atol=1e-3)
+    assert (len(result.train), result.num_learned) == (96, 120)
+    again = RunSpec.from_toml(tmp_path / "r" / "spec.toml").prepare()
+    assert torch.equal(again.test.y, result.test.y)
+
+
+SPLITS = {
+    "both": ({"test_last": 0.2, "groups": "patient"}, "holds the last rows out: leave out"),
+    "all": ({"test_last": 1.5}, "`test_last` must be less than 1"),
+    "a data set": (
+        {"name": "wine", "groups": "patient", "path": None, "target": None, "missing": "raise"},
+        "`groups` belongs to a `path`",
+    ),
+    "target": ({"groups": "y"}, "names the target 'y'"),
+    "one group": ({"groups": "one"}, "All rows are of one group"),
+    "no label": ({"groups": "gap"}, "`gap` has no label in place 2, but nan: give each"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), SPLITS.values(), ids=SPLITS)
+def test_a_split_that_cannot_be_is_refused(changes, message, visits):
+    frame = pd.read_csv(visits["path"])
+    frame.assign(one=1, gap=np.where(frame.index == 2, np.nan, 1)).to_csv(visits["path"], index=False)
+    with pytest.raises(InputError, match=message):
+        spec_of(
+            data={key: value for key, value in (visits | {"missing": "impute"} | changes).items() if value is not None}
+        ).prepare()
+
+
+@pytest.mark.slow
+def test_intervals_below_zero_of_a_positive_target_are_said_once(visits, tmp_path, no_report):
+    data = visits | {"target": "w"}
+    frame = pd.read_csv(visits["path"])
+    frame.assign(w=np.exp(3 * frame["b"])).to_csv(visits["path"], index=False)
+    wide, kept = (
+        run(spec_of(data=data, likelihood={"type": kind}), tmp_path / kind, progress=False)
+        for kind in ("gaussian", "log_normal")
+    )
+    assert ["LogNormal keeps them positive" in line for line in wide.doubts] == [True]
+    assert wide.summary.count("keeps them positive") == 1
+    assert kept.doubts == ()
+
+
+# comparison
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +484,28 @@ def test_equally_good_runs_are_seldom_told_apart():
         table = pd.DataFrame({"difference": [-abs(gap)], "stderr": [error]}, index=["log_likelihood"])
         told.append(Comparison("b", {}, {"a": table}, {}, 300).verdict)
     assert sum("is better" in one for one in told) <= 3
+
+
+@pytest.mark.slow
+def test_counts_and_classes_of_the_same_rows_are_compared_by_their_probabilities(tmp_path, no_report):
+    generator = np.random.default_rng(0)
+    a = generator.normal(size=150)
+    y = np.minimum(generator.poisson(np.exp(0.5 * a)), 4)
+    pd.DataFrame({"a": a, "y": y}).to_csv(tmp_path / "t.csv", index=False)
+    data = {"path": str(tmp_path / "t.csv"), "target": "y"}
+    kinds = {"counts": "poisson", "classes": "categorical", "numbers": "gaussian"}
+    found = {
+        name: run(spec_of(data=data, likelihood={"type": kind}), tmp_path / name, progress=False)
+        for name, kind in kinds.items()
+    }
+    masses = {name: result.scores["log_likelihood"].value for name, result in found.items()}
+    comparison = compare_runs([found["counts"].path, found["classes"].path])
+    (table,) = comparison.differences.values()
+    gap = abs(masses["counts"] - masses["classes"])
+    assert table.loc["log_likelihood", "difference"] == pytest.approx(-gap)
+    assert "By log score" in str(comparison)
+    with pytest.raises(InputError, match="A density of numbers and probabilities of classes cannot be compared"):
+        compare_runs([found["numbers"].path, found["classes"].path])
 
 
 @pytest.mark.slow

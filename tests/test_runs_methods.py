@@ -72,7 +72,7 @@ def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.toml").write_text(SPEC + section, encoding="utf-8")
-    assert "rmse" in invoke("fit", "spec.toml", "--out", "run").output
+    assert "RMSE" in invoke("fit", "spec.toml", "--out", "run").output
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {heading for heading in SECTIONS if f"<h3>{heading}</h3>" in page} == {heading}
     assert sentence in page
@@ -104,7 +104,7 @@ def test_counts_through_the_command_line_are_a_poisson_regression(tmp_path, no_r
     text = '[data]\npath = "counts.csv"\ntarget = "y"\ntask = "regression"\n[net]\nhidden = []\n[guide]\ntype = "map"\n'
     fit = "[fit]\nsteps = 350\nlr = 0.1\nschedule = {type = 'exponential_lr', gamma = 0.975}\nengine = 'eager'\n"
     (tmp_path / "spec.toml").write_text(text + fit, encoding="utf-8")
-    assert "rmse" in invoke("fit", "spec.toml", "--out", "run", "--set", "likelihood.type=poisson").output
+    assert "RMSE" in invoke("fit", "spec.toml", "--out", "run", "--set", "likelihood.type=poisson").output
 
     inputs, counts = x, y  # new rows are predicted by a fit to all
     standard = (inputs - inputs.mean()) / inputs.std()

@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from pyrobnn import InputError
 from pyrobnn.datasets import load_features, load_table
-from pyrobnn.datasets.table import columns_of, load_rows
+from pyrobnn.datasets.table import encoder_of, load_rows
 from pyrobnn.tables.encoder import Encoder, as_table
 
 
@@ -113,7 +113,7 @@ def test_inputs_know_the_column_that_they_come_from(categories, tmp_path):
     frame = pd.DataFrame({"kind": ["a", "b", "c", "d"] * 10, "size": size, "day": days, "day (": range(num)})
     frame["y"] = np.linspace(0, 1, num)
     found = load_table(write(tmp_path / "t.csv", frame), "y", categories=categories, missing="impute")
-    columns = columns_of(found.encoder)
+    columns = encoder_of(found.encoder).positions()
     assert sorted(position for each in columns.values() for position in each) == list(range(found.data.x.shape[1]))
     other = frame.assign(kind=[*"bcda"] * 10, size=size[::-1], day=days[::-1])
     for name in ("kind", "size", "day"):

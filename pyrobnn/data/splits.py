@@ -10,9 +10,8 @@ from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._torch.inputs import X, flat_rows
 
-_FEWEST_INPUTS = 10
+_FEWEST_INPUTS, _MOST_CLASSES, _NUMBERS_AT_ONCE = 10, 10, 2**16
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
-_NUMBERS_AT_ONCE = 2**16
 
 
 def numbered(labels: Any, num: int, name: str) -> np.ndarray:
@@ -68,6 +67,12 @@ def classes_of(y: Tensor) -> Tensor | None:
     return classes if len(values) < len(y) else None
 
 
+def strata(values: np.ndarray) -> Tensor:
+    """Return targets (N,) whose shares a split keeps: few whole numbers as classes, whatever they are read as."""
+    few = len(np.unique(values)) <= _MOST_CLASSES and (values % 1 == 0).all()
+    return torch.tensor(values.astype(np.int64) if few else values)
+
+
 def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
     """Return the row numbers (rest, part) of a random split; groups (N,) stay whole, and each class has its share.
 
@@ -79,6 +84,8 @@ def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tupl
     if most >= len(y):
         raise InputError(f"Cannot split {counted(len(y), 'row')} into two parts: pass more data.")
     _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
+    if len(sizes) == 1:
+        raise InputError("All rows are of one group, and whole groups are held out: choose other groups.")
     generator, classes = torch.Generator().manual_seed(seed), classes_of(y)
     order = torch.randperm(len(sizes), generator=generator)
     if classes is not None:

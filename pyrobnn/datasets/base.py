@@ -74,6 +74,8 @@ class Dataset:
         given: inputs with NaN and zeros where rows lack values; `data` has a value that was drawn.
         imputer: draws these values, from the rows to train on.
         is_ordered: whether classes have an order, as numbers and ordered categories do, and text does not.
+        strata: the targets (N,) whose shares a split keeps: the same for counts read as numbers and as classes.
+        numbers: the row of each example in the file, (N,), counted from 1.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -98,6 +100,8 @@ class Dataset:
     given: np.ndarray | None = dataclasses.field(default=None, repr=False)
     imputer: Imputer | None = dataclasses.field(default=None, repr=False)
     is_ordered: bool = True
+    strata: Tensor | None = dataclasses.field(default=None, repr=False)
+    numbers: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     @property
     def num_splits(self) -> int:
@@ -132,9 +136,8 @@ class Dataset:
         """Return the row numbers of both parts of a split, each row once."""
         if self.splits:
             return self.splits[i]
-        return split_rows(
-            self.data.row_groups() if self.groups is None else self.groups, self.data.y, self.test, seed=i
-        )
+        groups = self.data.row_groups() if self.groups is None else self.groups
+        return split_rows(groups, self.data.y if self.strata is None else self.strata, self.test, seed=i)
 
     def held_out(self, i: int) -> np.ndarray:
         """Return the inputs of the test part of a split, with NaN where rows of a table lack values."""
@@ -152,4 +155,5 @@ class Dataset:
         imputer = Imputer(both, self.imputer.categories, both.shape[1] - x.shape[1])
         x, y, weights, copies = stacked(both, y, None, imputer)
         same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
-        return Data(x, y, weights=weights, target_name=data.target_name, groups=copies, **same)
+        groups = copies if data.groups is None else data.groups[copies]
+        return Data(x, y, weights=weights, target_name=data.target_name, groups=groups, **same)

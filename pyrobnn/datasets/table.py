@@ -15,7 +15,7 @@ from pyrobnn._core.errors import counted
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
-from pyrobnn.data.splits import same_marks, split_rows
+from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
 from pyrobnn.datasets.base import Dataset, Encoding, test_share
 from pyrobnn.datasets.outside import outside_most, outside_of, range_of
 from pyrobnn.datasets.published import sha256
@@ -41,6 +41,8 @@ def load_table(
     missing: str = "raise",
     split: int = 0,
     test: float | None = None,
+    groups: str | None = None,
+    test_last: float | None = None,
     all_rows: bool = False,
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
@@ -63,6 +65,8 @@ def load_table(
             is a category.
         split: the split whose training part gives means and categories. Copies of a row stay in one part.
         test: share of the rows in the test part of a split; if not given, as `pyrobnn.datasets.base.test_share` has it.
+        groups: a column whose groups of rows, such as patients, stay in one part; it is not a feature.
+        test_last: share of the rows to test on in place of `test`, the last ones, for rows in the order of time.
         all_rows: take means and categories from all rows, and not only from those of the training part.
 
     Raises:
@@ -78,19 +82,26 @@ def load_table(
         ('regression', ('size', 'kind_flat', 'kind_house'))
     """
     path = Path(path)
-    table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
+    left_out = [name for name in (*drop, groups) if name is not None]
+    table = read_table(path, target, task=task, id_column=id, drop=left_out, missing=missing)
     features = table.features.columns.iloc[table.rows]
-    groups, y = _copies(table), torch.tensor(table.target.values)
+    y, labels = strata(table.target.values), None
+    if groups is not None:
+        labels = numbered(table.features.frame[groups].iloc[table.rows], len(y), groups)
+    together = _copies(table) if labels is None else torch.from_numpy(labels)
     test = test_share(y) if test is None else test
-    train = torch.arange(len(y)) if all_rows else split_rows(groups, y, test, seed=split)[0]
+    last = len(y) if test_last is None else len(y) - max(1, round(test_last * len(y)))
+    splits = () if test_last is None else ((np.arange(last), np.arange(last, len(y))),)
+    train = split_rows(together, y, test, seed=split)[0] if test_last is None else torch.arange(last)
+    train = torch.arange(len(y)) if all_rows else train
     encoder = _learned(table, train, categories, missing)
-    given = _encoder(encoder).matrix(expanded(features, encoder["read"]))
-    imputer = Imputer(given[train.numpy()], categories_of(encoder))
+    given = encoder_of(encoder).matrix(expanded(features, encoder["read"]))
+    imputer = Imputer(given[train.numpy()], encoder_of(encoder).onehot())
     has_all = not (lacks := imputer.lacking(given).any(1)).any()
     x = imputer.copies(given, 1)[0]
-    names = _encoder(encoder).get_feature_names_out().tolist()
+    names = encoder_of(encoder).get_feature_names_out().tolist()
     whole, taught = train[~torch.from_numpy(lacks)[train]], features.iloc[train.numpy()]
-    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
+    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, groups=labels)
     lines = (
         f"column {name!r}: read as {dates_in_words(how)}" for name, how in encoder["read"].items() if "start" in how
     )
@@ -98,7 +109,7 @@ def load_table(
         name=path.name.removesuffix(ending(path)),
         task=table.target.task,
         data=data,
-        splits=(),
+        splits=splits,
         class_names=table.target.classes,
         source=str(path),
         licence="not stated",
@@ -107,7 +118,9 @@ def load_table(
         encoder=encoder,
         notes=(*table.features.notes, *lines),
         doubts=(*(leaks(data[whole]).values() if len(whole) else ()), *_constants(taught), *_gaps(taught)),
-        groups=groups,
+        groups=together,
+        strata=y,
+        numbers=table.rows + 1,
         test=test,
         given=None if has_all else given,
         imputer=imputer if imputer.categories or missing == "impute" else None,
@@ -140,21 +153,6 @@ def load_features(path: str | Path, feature_names: Sequence[str], *, encoder: En
     return load_rows(path, feature_names, encoder).x
 
 
-def columns_of(encoder: Encoding) -> dict[str, list[int]]:
-    """Return for each column of a table the positions of the inputs that were made from it."""
-    return _encoder(encoder).positions()
-
-
-def categories_of(encoder: Encoding) -> list[list[int]]:
-    """Return the positions of the columns of 0 and 1 of each category."""
-    return _encoder(encoder).onehot()
-
-
-def first_days_of(encoder: Encoding) -> dict[str, str]:
-    """Return for each column of dates the first date, from which its days count."""
-    return _encoder(encoder).first_days()
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class NewRows:
     """The rows of a file for prediction: inputs (N, features) in float64, the whole table, and what was assumed.
@@ -178,11 +176,11 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Encoding 
     }
     features = read_features(Path(path), read, missing=stored["missing"])
     columns = expanded(features.columns, read)
-    x = as_tensor(_encoder(stored).matrix(columns), "x")
+    x = as_tensor(encoder_of(stored).matrix(columns), "x")
     check_inputs(x.nan_to_num(nan=0.0))
     if encoder is None or "read" not in encoder:
         return NewRows(x, features.frame, None, features.notes)
-    found = {name: outside_of(name, columns, how, _encoder(encoder)) for name, how in read.items()}
+    found = {name: outside_of(name, columns, how, encoder_of(encoder)) for name, how in read.items()}
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
     return NewRows(x, features.frame, outside, (*features.notes, *outside_most(found)))
 
@@ -238,7 +236,7 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> Encod
     return {"categories": categories, "missing": missing, "columns": learned.columns, "read": read}
 
 
-def _encoder(stored: Encoding) -> "Encoder":
+def encoder_of(stored: Encoding) -> "Encoder":
     """Return the encoder of a table, from what is stored of it."""
     from pyrobnn.tables.encoder import Encoder
 

@@ -115,7 +115,7 @@ class _Fit:
 
     @property
     def part(self) -> str:
-        return "training" if self.test is None else "test"
+        return "training" if self.test is None else "held-out"
 
     @property
     def scored(self) -> Data:
@@ -157,12 +157,16 @@ def render(
     html = _template().render(
         title=words.title(facts.spec, train.target_name),
         shown=_shown,
+        simple_score=words.simple_score,
         names=words.SCORES,
         found=words.found(scores, baselines, train, len(fit.scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
         score_tables=[
-            [(*words.SCORES.get(name, (name, "")), name, scores[name]) for name in names]
+            [
+                (words.name_of(name, scores[name]), words.SCORES.get(name, ("", ""))[1], name, scores[name])
+                for name in names
+            ]
             for names in words.score_rows(scores)
         ],
         baselines=baselines,
@@ -203,10 +207,10 @@ def _pictures(fit: _Fit) -> list[_Picture]:
     if len(fit.scored) >= _FEWEST_FOR_CURVES:
         target, class_names = fit.train.target_name, fit.facts.class_names
         figure = plots.predictive_check(fit.prediction, fit.scored.y, target=target, class_names=class_names)
-        pictures.append(_picture("predictive_check.png", "Simulated data", words.SIMULATED, figure))
+        pictures.append(_picture("predictive_check", "Simulated data", figure))
     history = fit.posterior.history
     if history is not None and len(history):
-        pictures.append(_picture("elbo.png", "Training", words.ELBO, plots.elbo(history, layout="column")))
+        pictures.append(_picture("elbo", "Training", plots.elbo(history, layout="column")))
     return pictures
 
 
@@ -215,15 +219,15 @@ def _of_inputs(fit: _Fit) -> list[_Picture]:
     num_inputs = fit.train.x[0].numel() if fit.train.x.ndim == 2 else 0
     if num_inputs == 1 and not fit.prediction.is_classification:
         figure = _alone(lambda axis: plots.fit_1d(fit.posterior, fit.train, ax=axis))
-        return [_picture("fit.png", "Predictions", words.FIT, figure)]
+        return [_picture("fit", "Predictions", figure)]
     if num_inputs != 2:
         return []
     num_draws = max(_PLANE_DRAWS, len(fit.posterior.members))
     plane = Plane.of(fit.posterior, fit.train, num_draws=num_draws, class_names=fit.facts.class_names)
     first, last = (_alone(plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions over the inputs", "They are shown with the training data.", first),
-        _picture("epistemic.png", "Epistemic uncertainty", "High where more data would change predictions most.", last),
+        _picture("surface", "Predictions over the inputs", first),
+        _picture("epistemic", "Epistemic uncertainty", last),
     ]
 
 
@@ -233,21 +237,21 @@ def _of_targets(fit: _Fit) -> list[_Picture]:
     if fit.prediction.is_classification:
         figure, (axis,) = panels(1, panel=TALL)
         plots.confusion(fit.prediction, fit.scored.y, ax=axis, target=target, class_names=fit.facts.class_names)
-        return [_picture("confusion.png", "Confusion of classes", words.CONFUSION, figure)]
+        return [_picture("confusion", "Confusion of classes", figure)]
     if not fit.prediction.has_quantiles:
         return []
     figure = _alone(draw_intervals, fit.prediction, fit.scored.y, target)
-    return [_picture("observed_vs_predicted.png", "Predictions", words.INTERVALS, figure)]
+    return [_picture("observed_vs_predicted", "Predictions", figure)]
 
 
 def _of_calibration(fit: _Fit) -> list[_Picture]:
     if fit.prediction.is_classification:
         figure = _alone(draw_reliability, fit.prediction, fit.scored.y, fit.train.target_name)
-        return [_picture("reliability.png", "Calibration", words.RELIABILITY, figure)]
+        return [_picture("reliability", "Calibration", figure)]
     if not fit.prediction.has_quantiles:
         return []
     figure = _alone(draw_coverage, fit.prediction, fit.scored.y, fit.train.target_name)
-    return [_picture("coverage.png", "Calibration", words.COVERAGE, figure)]
+    return [_picture("coverage", "Calibration", figure)]
 
 
 def _of_columns(fit: _Fit) -> list[_Picture]:
@@ -269,7 +273,7 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
         return []
     importance = plots.importance(table)
     if not fit.prediction.is_classification and "rmse" not in fit.scores:  # no means
-        return [_picture("importance.png", "Which columns matter", words.IMPORTANCE, importance)]
+        return [_picture("importance", "Which columns matter", importance)]
     places = columns or with_marks(scored.feature_names)
     effects = plots.effects(
         fit.posterior,
@@ -282,8 +286,8 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
     return [
-        _picture("importance.png", "Which columns matter", words.IMPORTANCE, importance),
-        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects),
+        _picture("importance", "Which columns matter", importance),
+        _picture("effects", "How the prediction changes", effects),
     ]
 
 
@@ -294,13 +298,13 @@ def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
     return figure
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
+def _picture(name: str, title: str, figure: Figure) -> _Picture:
     width, height = figure.get_size_inches()
     figure.set_size_inches(_PICTURE_INCHES, _PICTURE_INCHES * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_PICTURE_DPI)
     close(figure)
-    return _Picture(name, title, caption, stream.getvalue())
+    return _Picture(f"{name}.png", title, words.CAPTIONS[name], stream.getvalue())
 
 
 @functools.cache

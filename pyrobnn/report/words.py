@@ -1,4 +1,4 @@
-"""Sentences and tables of the report: the fit, the meaning of scores, settings as rows."""
+"""Words of the report and of the terminal: the fit, the names of scores, settings as rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,18 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.cells import MARK, input_name, with_marks
 
+_WIDTH = "Mean width in units of the target; narrow is good if coverage is right."
 SCORES = {
     "accuracy": ("share that is right", "Share of the examples whose most probable class was right."),
     "auroc": (
         "pairs told apart (AUROC)",
-        "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
+        "How often two examples of different classes are told apart; 0.5 is a guess.",
     ),
     "r2": ("variance explained (R²)", "Share of the variance of the targets that the predictive mean explains."),
     "rmse": ("typical error (RMSE)", "Root mean squared error of the predictive mean, in the units of the target."),
     "log_likelihood": ("log score", "Mean log of the probability, or density, that targets got, in nats."),
     "coverage_95": ("targets in 95 % intervals", "Share of the targets inside their interval; it should be 0.95."),
-    "width_95": ("width of 95 % intervals", "Mean width in units of the target; narrow is good if coverage is right."),
+    "width_95": ("width of 95 % intervals", _WIDTH),
     "brier": ("Brier score", "Squared error of the class probabilities, summed over the classes; 0 is perfect."),
     "ece": ("calibration error (ECE)", "Mean gap between confidence and accuracy; 0 is calibrated."),
     "crps": ("error of the distribution (CRPS)", "The absolute error of a distribution, in the units of the target."),
@@ -39,58 +40,66 @@ SCORES = {
     "median_error": ("median absolute error", "Half of the targets are nearer to the mean. Outliers do not change it."),
     "ause": (
         "sorting of errors (AUSE)",
-        "Error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
+        "Error left when the least sure are dropped, above the best order; 0 is perfect.",
     ),
-    "pit_error": (
-        "unevenness of ranks (PIT)",
-        "How unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
-    ),
+    "pit_error": ("unevenness of ranks (PIT)", "How unevenly targets fall into their distributions, 0 to 0.5."),
     "energy_score": ("energy score", "The ranked probability score of all target columns together."),
     "aurc": ("error of the surest (AURC)", "Mean error rate among the most confident examples, over all shares."),
-} | {
-    f"{kind}_{level}": (f"{name} of {level} % intervals", meaning)
-    for kind, (name, meaning) in {
-        "coverage": ("coverage", "Share of the targets inside their interval; it should be that of its name."),
-        "width": ("width", "Mean width in units of the target; narrow is good if coverage is right."),
-        "interval_score": ("score", "Width of the intervals, and a penalty for misses. Lower is better."),
-    }.items()
-    for level in (50, 80, 90, 95)
-    if (kind, level) not in (("coverage", 95), ("width", 95))
 }
 """The name and the meaning of each score; those that matter most are first."""
+for _level in (50, 80, 90, 95):
+    SCORES.setdefault(f"coverage_{_level}", (f"targets in {_level} % intervals", f"It should be 0.{_level}."))
+    SCORES.setdefault(f"width_{_level}", (f"width of {_level} % intervals", _WIDTH))
+    SCORES[f"interval_score_{_level}"] = (f"score of {_level} % intervals", "Their width, and a penalty for misses.")
 _MAIN_SCORES = tuple(SCORES)[:9]
-FIT = (
-    "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its epistemic "
-    "part, which more data would narrow."
-)
-CONFUSION = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
-INTERVALS = "Dots belong near the diagonal; the bars are 95 % predictive intervals, and should cross it."
-RELIABILITY = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
-COVERAGE = (
-    "Of 80 % predictive intervals four in five should hold the target. Of networks whose intervals are right, 19 in 20 "
-    "have their whole line in the grey area."
-)
-SIMULATED = "Data that the fit simulates, beside the targets that were seen: what was seen should lie among them."
-ELBO = (
-    "What training raises, at each step: how well the training data are explained, less how far the weights are from "
-    "the prior. It should end flat; that proves little where the learning rate goes to zero."
-)
-IMPORTANCE = (
-    "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network does "
-    "not use. Of columns that say the same, each stands in for the others."
-)
-EFFECTS = (
-    "A column is set to a value in all examples, their other columns stay, and the predictions are averaged. The band "
-    "is what more data would narrow. Where columns depend on each other, some of these examples do not occur."
-)
+_OF_AN_ORDER = ("ause", "aurc")
+"""Scores of the order of examples, which a constant has not."""
+_SHOWN = 3
+"""Scores in the terminal, beside that of the sentence."""
+CAPTIONS = {
+    "fit": "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its "
+    "epistemic part, which more data would narrow.",
+    "surface": "They are shown with the training data.",
+    "epistemic": "High where more data would change predictions most.",
+    "confusion": "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row.",
+    "observed_vs_predicted": "Dots belong near the diagonal; the bars are 95 % predictive intervals, and should "
+    "cross it.",
+    "reliability": "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the "
+    "bars.",
+    "coverage": "Of 80 % predictive intervals four in five should hold the target. Of networks whose intervals are "
+    "right, 19 in 20 have their whole line in the grey area.",
+    "importance": "By how much the log score falls if a column is shuffled among the examples: 0 for a column that "
+    "the network does not use. Of columns that say the same, each stands in for the others.",
+    "effects": "A column is set to a value in all examples, their other columns stay, and the predictions are "
+    "averaged. The band is what more data would narrow. Where columns depend on each other, some of these examples do "
+    "not occur.",
+    "predictive_check": "Data that the fit simulates, beside the targets that were seen: what was seen should lie "
+    "among them.",
+    "elbo": "What training raises, at each step: how well the training data are explained, less how far the weights "
+    "are from the prior. It should end flat; that proves little where the learning rate goes to zero.",
+}
+"""What each picture shows, by the name of its file."""
 EXPLAINED = {
     "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
     "the limit it is close; above, it is not, though predictions may be good all the same."
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
-
 _MOST_FREQUENT_SHARE = 0.8
 """Share of the most frequent class from which on accuracy says little."""
+_WAYS = {
+    "auroc": ("share", "tells apart", "# of pairs of examples of different classes from"),
+    "accuracy": ("share", "finds", "the class of # of"),
+    "r2": ("share", "explains", "# of the variance of {target} in"),
+    "log_likelihood": ("nats", "has", "a mean log score of # on"),
+}
+"""How the first sentence puts a score: its kind, a verb, and what follows, with # for the number."""
+
+
+def name_of(key: str, score: Score) -> str:
+    """Return the name of a score with an arrow to its better side, or the share that a coverage should be."""
+    level = key.removeprefix("coverage_")
+    aim = f"(0.{level})" if level != key else "↑" if score.higher_is_better else "↓"
+    return f"{SCORES.get(key, (key, ''))[0]} {aim}"
 
 
 def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
@@ -99,34 +108,37 @@ def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
     return first, [name for name in scores if name not in first]
 
 
+def simple_score(model: str, scores: Mapping[str, Score], key: str) -> Score | None:
+    """Return a score of a baseline; none where it says nothing of a constant."""
+    return None if model == "constant" and key in _OF_AN_ORDER else scores.get(key)
+
+
+def leading(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> str | None:
+    """Return the name of the score that the first sentence is about; None without a finite one."""
+    usual = baselines.get("constant", {}).get("accuracy")
+    is_rare = usual is not None and usual.value >= _MOST_FREQUENT_SHARE
+    names = (name for name in _WAYS if is_rare or name != "auroc")
+    return next((name for name in names if name in scores and math.isfinite(scores[name].value)), None)
+
+
 def found(
     scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], train: Data, num: int, *, has_test: bool
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
-    where = counted(num, "test example") if has_test else f"its own {counted(num, 'training example')}"
-    usual = baselines.get("constant", {}).get("accuracy")
-    ways = {
-        "auroc": (_share, "tells apart", f"# of pairs of examples of different classes from {where}"),
-        "accuracy": (_share, "finds", f"the class of # of {where}"),
-        "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
-        "log_likelihood": ("{:.2f} nats".format, "has", f"a mean log score of # on {where}"),
-    }
-    if usual is None or usual.value < _MOST_FREQUENT_SHARE:
-        del ways["auroc"]
-    for name, (shown, verb, phrase) in ways.items():
-        if name not in scores or not math.isfinite(scores[name].value):
-            continue
-        before, _, after = phrase.partition("#")
-        rest = " and ".join(
-            f"a {kind}{' model' if kind == 'linear' else ''} {verb} {shown(entries[name].value)}"
-            for kind, entries in [*baselines.items()][::-1]
-            if name in entries
-        )
-        said = f"The network {verb} {before}{shown(scores[name].value)}{after}"
-        if {shown(entries[name].value) for entries in (scores, *baselines.values()) if name in entries} == {"none"}:
-            return f"{said}, and simpler models explain none either."
-        return f"{said}, where {rest}." if rest else f"{said}."
-    return ""
+    name = leading(scores, baselines)
+    if name is None:
+        return ""
+    kind, verb, phrase = _WAYS[name]
+    shown = _share if kind == "share" else "{:.2f} nats".format
+    before, _, after = phrase.partition("#")
+    where = counted(num, "held-out example") if has_test else f"its own {counted(num, 'training example')}"
+    simple = {model: shown(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
+    value = shown(scores[name].value)
+    said = f"The network {verb} {before}{value}{after.replace('{target}', train.target_name)} {where}"
+    if {value, *simple.values()} == {"none"}:
+        return f"{said}, and simpler models explain none either."
+    rest = " and ".join(f"a {model}{' model' if model == 'linear' else ''} {verb} {of}" for model, of in simple.items())
+    return f"{said}, where {rest}." if rest else f"{said}."
 
 
 def _share(value: float) -> str:
@@ -146,11 +158,44 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
     return step.words(spelling), f"pyrobnn fit {spec} {options(*step.settings)} --out {out}"
 
 
-def concluded(diagnosis: Diagnosis, folder: str) -> str:
-    """Return the verdict on the fit of a run folder and what to do next, as lines of the terminal."""
+def concluded(diagnosis: Diagnosis, folder: str, between: Sequence[str] = ()) -> str:
+    """Return the verdict on the fit of a run folder, other lines, and what to do next, as lines of the terminal."""
     step, command = next_step(diagnosis, "command", folder)
-    details = "".join(f"\n{detail}" for detail in diagnosis.details)
-    return f"{diagnosis.conclusion}{details}\nNext: {step}{f':\n  {command}' if command else '.'}"
+    last = f"Next: {step}{f': {command}' if command else '.'}"
+    return "\n".join([diagnosis.conclusion, *diagnosis.details, *between, last])
+
+
+def summary(
+    *,
+    scores: Mapping[str, Score],
+    baselines: Mapping[str, Mapping[str, Score]],
+    train: Data,
+    num: int,
+    diagnosis: Diagnosis,
+    folder: str,
+    lines: Sequence[str] = (),
+) -> str:
+    """Return what the terminal says of the fit in a run folder: how well, the verdict, scores, and what is next."""
+    first = leading(scores, baselines)
+    rows = [(f"{num} held-out rows", "pyrobnn", *baselines)]
+    for name in [name for name in score_rows(scores)[0] if name != first][:_SHOWN]:
+        others = (simple_score(model, entries, name) for model, entries in baselines.items())
+        rows.append(
+            (name_of(name, scores[name]), *("" if each is None else str(each) for each in (scores[name], *others)))
+        )
+    said = found(scores, baselines, train, num, has_test=True)
+    told = concluded(diagnosis, folder, [*lines, aligned(rows)])
+    return "\n".join([*filter(None, [said]), told, f"Folder: {folder}, with report.html and held_out.csv"])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of texts as a table for the terminal, the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"{row[0]:<{widths[0]}}"
+        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    )
 
 
 def title(spec: Any, target: str) -> str:
@@ -236,6 +281,8 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 def text(value: Any) -> str:
     """Return a setting as a table shows it."""
+    if isinstance(value, Mapping):
+        value = " ".join(text(item) for item in value.values())
     if isinstance(value, (list, tuple)):
         value = ", ".join(text(item) for item in value)
     if isinstance(value, float):

@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import make_friedman1, make_moons
 
-from pyrobnn.metrics import Score
-from pyrobnn.report.words import concluded, found, score_rows
+from pyrobnn.runs.folder import check_new_run
 from pyrobnn.runs.run import run
-from pyrobnn.runs.run_folders import check_new_run
 from pyrobnn.runs.spec import RunSpec
 
 _HALF_GAP = 0.35
@@ -49,35 +45,20 @@ FIT: Mapping[str, Any] = {"type": "evidence_framework"}
 """The method for small tables. From two starts in place of five, the fit of friedman has 1.5 times the error."""
 
 
-def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:
-    """Write the three tables and run folders below `out_dir`, and print the results of each.
+def demo(out_dir: Path, *, seed: int, progress: bool, say: Callable[[str], object]) -> None:
+    """Write the three tables and run folders below `out_dir`, and tell the results of each.
 
     Run folders of an earlier demonstration are replaced; a folder of another kind is refused.
     """
-
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-
     for name in PROBLEMS:
         check_new_run(out_dir / name, overwrite=True)
     out_dir.mkdir(parents=True, exist_ok=True)
     for number, (name, (shows, make, picture)) in enumerate(PROBLEMS.items(), 1):
-        folder = out_dir / name
         say(f"{number}. {name}: {shows}")
-        table = out_dir / f"{name}.csv"
+        folder, table = out_dir / name, out_dir / f"{name}.csv"
         (frame := make()).to_csv(table, index=False, float_format="%.4f")
-        data, fit = {"path": str(table), "target": frame.columns[-1]}, {**FIT, "seed": seed}
-        result = run(RunSpec.from_dict({"data": data, "fit": fit}), folder, progress=progress, overwrite=True)
-        say(found(result.scores, result.baselines, result.train, len(result.test), has_test=True))
-        say(concluded(result.diagnosis, str(folder)))
-        console.print(score_table("", result.scores, result.baselines))
+        data = {"path": str(table), "target": frame.columns[-1]}
+        spec = RunSpec.from_dict({"data": data, "fit": {**FIT, "seed": seed}})
+        say(run(spec, folder, progress=progress, overwrite=True).summary)
         say(f"Look at {folder / 'figures' / picture}, then open {folder / 'report.html'}\n")
     say("The same for your own table: pyrobnn fit my.csv --target COLUMN")
-
-
-def score_table(title: str, scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> Table:
-    """Return the main scores with their standard errors as a table, beside the scores of the baselines."""
-    table = Table("score", "pyrobnn", *baselines, title=title, title_justify="left")
-    for name in score_rows(scores)[0]:
-        table.add_row(name, str(scores[name]), *(str(baseline.get(name, "–")) for baseline in baselines.values()))
-    return table

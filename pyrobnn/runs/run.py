@@ -1,24 +1,29 @@
 """Runs: from a spec to a folder with the posterior, its scores, pictures and a report."""
 
 import dataclasses
+import datetime
 import json
-import shutil
+import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from pydantic import TypeAdapter
+from safetensors.numpy import save
 
+import pyrobnn
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.folders import check_free, new_file, new_folder
+from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK, leaks
-from pyrobnn.datasets.table import columns_of, first_days_of
+from pyrobnn.datasets.table import encoder_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
@@ -26,11 +31,24 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.files import ALL_ROWS_FOLDER, write_fit, write_json
-from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.report.words import summary
+from pyrobnn.runs.folder import (
+    ALL_ROWS,
+    CHECKPOINT,
+    begin,
+    check_new_run,
+    go_on,
+    has_fit,
+    kept,
+    read_json,
+    run_folder,
+    write_json,
+)
+from pyrobnn.runs.predict import ROWS, rounded, write_table
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
-from pyrobnn.verdict.baselines import Baseline, fit_baselines
+from pyrobnn.storage.save import save as save_posterior
+from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.finding import Finding
 
 CHECKPOINT_EVERY = 1000
@@ -40,6 +58,7 @@ _MOST_ROWS_OF_A_SECOND_FIT = 2000
 error of a fit to the training part, and takes 1 to 7 s."""
 _TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +66,7 @@ class RunResult:
     """The result of a run.
 
     `final` is the posterior for new rows, fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`.
-    `baselines` are the scores of a constant and of a linear model.
+    `baselines` are the scores of a constant and of a linear model. `doubts` are lines on intervals that cannot be.
     """
 
     posterior: Posterior | Mixture
@@ -59,6 +78,7 @@ class RunResult:
     path: Path
     final: Posterior | Mixture
     num_learned: int
+    doubts: tuple[str, ...]
 
     @property
     def learned(self) -> str:
@@ -70,6 +90,19 @@ class RunResult:
             f"of a fit to {len(self.train)}."
         )
 
+    @property
+    def summary(self) -> str:
+        """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
+        return summary(
+            scores=self.scores,
+            baselines=self.baselines,
+            train=self.train,
+            num=len(self.test),
+            diagnosis=self.diagnosis,
+            folder=str(self.path),
+            lines=self.doubts,
+        )
+
 
 def run(
     spec: RunSpec,
@@ -77,77 +110,48 @@ def run(
     *,
     progress: bool = True,
     overwrite: bool = False,
-    on_prepared: Callable[[Prepared], object] = lambda _: None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder.
 
-    The folder appears with spec.toml (all defaults filled in), posterior, manifest.json, and of a table with gaps
-    rows.safetensors. Then come metrics.json, diagnosis.json, figures/, report.html and posterior.nc (for ArviZ);
-    if one fails, the fit stays. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the test
-    part too, for `pyrobnn predict`. While an SVI fit runs, a folder with the ending ".unfinished" has spec and
-    checkpoint, for `resume`. The same spec gives the same metrics and posterior on the same machine.
+    The fit comes first: posterior, of a table with gaps rows.safetensors, spec.toml (all defaults filled in) and
+    manifest.json. Then come metrics.json, diagnosis.json, held_out.csv (the predictions of the test part), all_rows/
+    (of a table of at most 2,000 rows a second fit, to the rows of the test part too, for `pyrobnn predict`), figures/,
+    report.html and posterior.nc (for ArviZ). The same spec gives the same metrics and posterior on the same machine.
 
-    An earlier or interrupted run in the folder is refused without `overwrite`. `on_prepared` is called before training
-    with the spec, checked against its data.
+    Until all is there, the folder has unfinished.toml, the spec as it was given: the same call goes on, with an SVI fit
+    from its last checkpoint to the same bits. Bad input is refused before the folder is made, and so is a folder with
+    another run, without `overwrite`. `tell` is called with lines on the data and the columns before the fit.
     """
-    path = Path(out_dir)
+    path, started = Path(out_dir), time.perf_counter()
     check_new_run(path, overwrite=overwrite)
-    started = time.perf_counter()
-    prepared = spec.prepare()
-    on_prepared(prepared)
-    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
-    return _run(prepared, path, started, progress=progress)
+    prepared = spec.prepare(tell, progress=progress)
+    begin(path, spec.to_toml(), overwrite=overwrite)
+    with kept(path):
+        posterior = _fitted(prepared, path, started, progress=progress)
+        with waiting("scoring and checking the fit", shown=progress):
+            judged = _judged(prepared, posterior, path)
+        result = _with_all_rows(judged, prepared, progress=progress)
+        with waiting("drawing the pictures and writing the report", shown=progress):
+            _write_views(result, prepared)
+    return result
 
 
-def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
-    """Resume an interrupted run: its fit from the last checkpoint, or the files that are made from the fit."""
-    path, unfinished = Path(run_dir), unfinished_folder(run_dir)
-    started = time.perf_counter()
-    if (unfinished / "spec.toml").is_file():
-        check_free(path, is_run_folder)
-        prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
-        return _run(prepared, path, started, progress=progress)
-    if not is_run_folder(path):
-        raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
-    if is_complete(path):
-        raise InputError(f"{path} is complete: there is nothing to go on with.")
-    prepared = RunSpec.from_toml(path / "spec.toml").prepare()
-    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    return _judge(prepared, load(path / "posterior"), path, manifest, progress=progress)
-
-
-def _run(prepared: Prepared, path: Path, started: float, *, progress: bool) -> RunResult:
-    with new_folder(path, replaces=is_run_folder) as folder, _unfinished(prepared, path) as checkpoint:
-        posterior = _fit(prepared, checkpoint, progress=progress)
-        (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-        manifest = write_fit(folder, prepared, posterior, time.perf_counter() - started)
-    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
-    return _judge(prepared, posterior, path, manifest, progress=progress)
-
-
-@contextmanager
-def _unfinished(prepared: Prepared, path: Path) -> Iterator[Path | None]:
-    """Yield a folder for spec and checkpoints; None for a method that keeps none.
-
-    After an error it stays if the fit can go on from a checkpoint, and a note says how.
-    """
-    folder = unfinished_folder(path)
-    keeps = prepared.spec.method.offer().resumable
-    try:
-        if keeps:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-        yield folder if keeps else None
-    except BaseException as error:
-        if isinstance(error, FloatingPointError) or not any(folder.glob("*.safetensors")):
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
-        raise
+def _fitted(prepared: Prepared, path: Path, started: float, *, progress: bool) -> Posterior | Mixture:
+    """Return the fit to the training part, and write it, if it is not there yet."""
+    if has_fit(path):
+        if read_json(path / "manifest.json")["data"]["sha256"] != prepared.dataset.checksum:
+            raise InputError(f"The data of {path} have changed since its fit: start anew in another folder.")
+        return load(path / "posterior")
+    posterior = _fit(prepared, path / CHECKPOINT, progress=progress)
+    (path / "posterior").unlink(missing_ok=True)
+    _write_fit(path, prepared, posterior, time.perf_counter() - started)
+    return posterior
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
     spec = prepared.spec
+    checkpoint = checkpoint if spec.method.offer().resumable else None
     run_of_fit = Run(
         seed=spec.fit.seed,
         device=spec.fit.device,
@@ -164,68 +168,130 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
     return fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
 
 
-def _judge(
-    prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
-) -> RunResult:
-    """Add the files that are made from the fit to the run folder."""
-    try:
-        with waiting("scoring the fit", shown=progress):
-            test, simple = prepared.test, fit_baselines(posterior.bnn, prepared.train)
-            scores = score(_predicted(prepared, posterior), test.y)
-            baselines = {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
-            write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
-        with waiting("checking the fit", shown=progress):
-            diagnosis = _diagnose(prepared, posterior, simple)
-            write_json(path / "diagnosis.json", diagnosis)
-        final, num_learned = _fit_for_new_rows(prepared, posterior, path, progress=progress)
-        result = RunResult(posterior, prepared.train, test, scores, baselines, diagnosis, path, final, num_learned)
-        with waiting("drawing the pictures and writing the report", shown=progress):
-            _write_views(result, prepared, manifest)
-    except BaseException as error:
-        error.add_note(f"The fit itself is safe in {path}; `{go_on(path)}` makes the missing files.")
-        raise
-    return result
+def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
+    """Write posterior, the rows from which missing values are drawn, spec and manifest, which is last."""
+    imputer = prepared.dataset.imputer
+    save_posterior(posterior, place / "posterior")
+    if imputer is not None:
+        (place / ROWS).write_bytes(save({"rows": imputer.rows}))
+    (place / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
 
 
-def _diagnose(prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]) -> Diagnosis:
-    """Return the diagnosis of a fit, with the columns that may tell its target first."""
+def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
+    """Return versions, commit, seed, data, device and time of a run, and the data's properties for prediction."""
+    dataset, data, record = prepared.dataset, prepared.dataset.data, posterior.record
+    return {
+        "pyrobnn": pyrobnn.__version__,
+        "packages": {name: version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "seed": prepared.spec.fit.seed,
+        "data": {
+            "name": dataset.name,
+            "task": dataset.task,
+            "sha256": dataset.checksum,
+            "source": dataset.source,
+            "licence": dataset.licence,
+            "feature_names": list(data.feature_names),
+            "target_name": data.target_name,
+            "class_names": list(dataset.class_names),
+            "encoder": dataset.encoder,
+        },
+        "device": record.device,
+        "threads": record.threads,
+        "engine": dataclasses.asdict(record.engine) if record.engine else None,
+        "wall_seconds": round(wall_seconds, 3),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> RunResult:
+    """Write scores, diagnosis and predictions of the test part, and return them as the result so far."""
+    train, test, simple = prepared.train, prepared.test, fit_baselines(posterior.bnn, prepared.train)
+    prediction = _predicted(prepared, posterior)
+    scores = score(prediction, test.y)
+    baselines = {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
+    validation = prepared.validation
+    metrics = {
+        "scores": scores,
+        "baselines": baselines,
+        "num_train": len(train),
+        "num_validation": 0 if validation is None else len(validation),
+        "num_test": len(test),
+        "num_draws": prepared.spec.predict.num_draws,
+        "num_steps": posterior.record.num_steps,
+        "stop_reason": posterior.record.stop_reason,
+        "seed": posterior.seed,
+    }
+    write_json(path / "metrics.json", metrics)
     diagnosis = diagnose(
         posterior,
-        prepared.train,
-        prepared.test,
+        train,
+        test,
         num_draws=prepared.spec.predict.num_draws,
         class_names=prepared.dataset.class_names,
         baselines=simple,
     )
-    leaking = (
-        Finding(LEAK, "note", text, remedies=(_without(name, prepared),))
-        for name, text in leaks(prepared.train).items()
+    leaking = (Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items())
+    diagnosis = dataclasses.replace(diagnosis, findings=(*leaking, *diagnosis.findings))
+    write_json(path / "diagnosis.json", diagnosis)
+    doubts: tuple[str, ...] = ()
+    if test.y.ndim == 1:
+        table = held_out_table(prepared, prediction)
+        write_table(rounded(table), path / "held_out.csv")
+        doubts = _below_zero(table, train.y)
+    return RunResult(posterior, train, test, scores, baselines, diagnosis, path, posterior, len(train), doubts)
+
+
+_SHOWN = ("median", "mean", "std", "lower_95", "upper_95", "class")
+
+
+def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:
+    """Return the row of the file, counted from 1, the target and the prediction of each held-out example."""
+    dataset, y = prepared.dataset, prepared.test.y
+    names = dataset.class_names
+    frame = prediction.to_frame(names or None)
+    frame = frame[[name for name in map(str, frame) if name in _SHOWN or name.startswith("prob_")]]
+    target = [names[number] for number in y.tolist()] if names else y.numpy()
+    rows = np.asarray(dataset.rows(prepared.spec.data.split)[1])
+    frame.insert(0, "target", target)
+    frame.insert(0, "row", rows + 1 if dataset.numbers is None else dataset.numbers[rows])
+    return frame.sort_values("row")
+
+
+def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
+    """Return a line if targets were positive in all rows, and intervals reach below zero."""
+    num = int((table["lower_95"] < 0).sum()) if "lower_95" in table else 0
+    if num == 0 or not ((y > 0).all() and (table["target"] > 0).all()):
+        return ()
+    return (
+        f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: LogNormal keeps them "
+        "positive (--set likelihood.type=log_normal).",
     )
-    return dataclasses.replace(diagnosis, findings=(*leaking, *diagnosis.findings))
 
 
-def _fit_for_new_rows(
-    prepared: Prepared, judged: Posterior | Mixture, path: Path, *, progress: bool
-) -> tuple[Posterior | Mixture, int]:
-    """Return the fit that predicts new rows, and the number of rows that it learned.
+def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> RunResult:
+    """Return the result with the fit that predicts new rows.
 
     It is a fit to all rows, which is written too; or the fit that was judged, for a large table, or where the other is
     worse on the test part, which it learned.
     """
     whole = with_all_rows(prepared)
     if whole is None:
-        return judged, len(prepared.train)
+        return judged
     with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
         started = time.perf_counter()
         final = _fit(whole, None, progress=False)
         found, before = (
-            float(_predicted(*pair).log_prob(prepared.test.y).mean()) for pair in ((whole, final), (prepared, judged))
+            float(_predicted(*pair).log_prob(prepared.test.y).mean())
+            for pair in ((whole, final), (prepared, judged.posterior))
         )
         if not found >= before - _TOLERATED_LOSS:
-            return judged, len(prepared.train)
-        with new_folder(path / ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
-            write_fit(place, whole, final, time.perf_counter() - started)
-        return final, len(whole.train)
+            return judged
+        with new_folder(judged.path / ALL_ROWS, replaces=lambda _: True) as place:
+            _write_fit(place, whole, final, time.perf_counter() - started)
+        return dataclasses.replace(judged, final=final, num_learned=len(whole.train))
 
 
 def with_all_rows(prepared: Prepared) -> Prepared | None:
@@ -259,7 +325,7 @@ def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction
 
 def _without(name: str, prepared: Prepared) -> Remedy:
     """Return the remedy that leaves out a column of the table."""
-    made = {} if prepared.dataset.encoder is None else columns_of(prepared.dataset.encoder)
+    made = {} if prepared.dataset.encoder is None else encoder_of(prepared.dataset.encoder).positions()
     at = prepared.train.feature_names.index(name)
     column = next((column for column, places in made.items() if at in places), name)
     words = f"leave out {column!r}"
@@ -271,14 +337,11 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     folder = run_folder(run_dir)
     file = folder / "diagnosis.json"
     if not file.is_file():
-        raise InputError(
-            f"{folder} has no diagnosis.json: the run was interrupted, or the file could not be written. To judge the "
-            f"fit, go on with `{go_on(folder)}`."
-        )
+        raise InputError(f"{folder} has no diagnosis.json, the run was interrupted: `{go_on(folder)}` goes on with it.")
     return TypeAdapter(Diagnosis).validate_json(file.read_bytes())
 
 
-def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> None:
+def _write_views(result: RunResult, prepared: Prepared) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import Facts, render
@@ -287,12 +350,12 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
     encoder = dataset.encoder
     facts = Facts(
         spec=spec.as_dict(),
-        manifest=manifest,
+        manifest=read_json(folder / "manifest.json"),
         class_names=dataset.class_names,
-        columns=None if encoder is None else columns_of(encoder),
-        first_days={} if encoder is None else first_days_of(encoder),
-        notes=[*dataset.notes, *filter(None, [result.learned])],
-        doubts=dataset.doubts,
+        columns=None if encoder is None else encoder_of(encoder).positions(),
+        first_days={} if encoder is None else encoder_of(encoder).first_days(),
+        notes=[prepared.sentence, *dataset.notes, *filter(None, [result.learned])],
+        doubts=(*dataset.doubts, *result.doubts),
         folder=str(folder),
     )
     rendered = render(
@@ -314,19 +377,3 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
         rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else result.train
         tree = to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws)
         tree.to_netcdf(file, engine="h5netcdf")
-
-
-def _metrics(
-    prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], baselines: dict[str, dict[str, Score]]
-) -> dict[str, Any]:
-    return {
-        "scores": scores,
-        "baselines": baselines,
-        "num_train": len(prepared.train),
-        "num_validation": 0 if prepared.validation is None else len(prepared.validation),
-        "num_test": len(prepared.test),
-        "num_draws": prepared.spec.predict.num_draws,
-        "num_steps": posterior.record.num_steps,
-        "stop_reason": posterior.record.stop_reason,
-        "seed": posterior.seed,
-    }

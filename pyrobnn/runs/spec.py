@@ -10,7 +10,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn import likelihoods
-from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
@@ -26,7 +26,7 @@ from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.inference.parts import PARTS, Given, predicts_classes, with_width
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
-from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
+from pyrobnn.runs.spec_files import DataSpec, check_sections, data_section, parse_change, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
@@ -165,36 +165,45 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it open."""
         return self.fit.method
 
-    def prepare(self) -> "Prepared":
-        """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit."""
+    def prepare(self, tell: Callable[[str], object] = lambda _: None, *, progress: bool = False) -> "Prepared":
+        """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit.
+
+        `tell` is called with lines on the data as they were read, before candidates are tried.
+        """
         resolve_device(self.fit.device)
         implied: Task | None = None
         if self.likelihood is not None:
             implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
         dataset = self.data.load(implied)
-        if self.data.path is not None:
-            check_rows(len(dataset.data), self.data.path)
+        if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
+            raise InputError(
+                f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target, and a fit needs at least "
+                f"{_FEWEST_ROWS}, some to train on and some to be scored on: collect more."
+            )
         if dataset.task == "classification":
             num = as_likelihood(self.likelihood).num_ordered
             require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
         train, test = dataset.split(self.data.split)
+        for line in (as_read(dataset, train, test), *dataset.notes, *dataset.doubts):
+            tell(line)
         parts_given = {name: getattr(self, name) for name in PARTS}
         given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
-        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
+        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine, progress=progress)
         try:
             facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
             parts, record = settled(choose(facts), train, run)
             train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
-            fit = dataclasses.replace(self.fit, method=parts.method, settings={})
-            test_share = self.data.test if self.data.path is None else dataset.test
+            drawn = self.data.path is not None and self.data.test_last is None
             spec = dataclasses.replace(
                 self,
-                data=dataclasses.replace(self.data, test=test_share, inputs=parts.inputs),
+                data=dataclasses.replace(
+                    self.data, test=dataset.test if drawn else self.data.test, inputs=parts.inputs
+                ),
                 net=with_width(parts.net, "in_features", train.num_inputs),
                 prior=parts.prior,
                 likelihood=parts.likelihood,
-                fit=fit,
+                fit=dataclasses.replace(self.fit, method=parts.method, settings={}),
             )
             spec.to_toml()
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
@@ -224,31 +233,35 @@ class Prepared:
 
     @property
     def sentence(self) -> str:
-        """Which task, likelihood and method were taken and why, in words."""
-        spec, data = self.spec, self.dataset
-        reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
+        """The likelihood and the method that were taken and why, in words."""
+        spec = self.spec
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
-        held_out = "" if self.validation is None else f" {round(self.validation.total_weight)} to follow the fit,"
         others = to_dict(spec.method).get("likelihoods", ())
         taken = " or ".join([repr(spec.likelihood), *(in_short(likelihoods.resolve(one)) for one in others)])
-        return (
-            f"A {data.task}{reason}. {self.choice} Likelihood {taken}. Method "
-            f"{to_dict(spec.method)['type']}{guide}. "
-            f"{counted(round(self.train.total_weight), 'row')} to train on,{held_out} {len(self.test)} to test on"
-            f"{self._classes}."
-        )
-
-    @property
-    def _classes(self) -> str:
-        names = self.dataset.class_names
-        if not 0 < len(names) <= _FEW_CLASSES:
-            return ""
-        pairs = zip(names, self.train.class_counts(len(names)), self.test.class_counts(len(names)), strict=True)
-        return ": " + ", ".join(f"{train} and {test} of {name!r}" for name, train, test in pairs)
+        return f"{self.choice} Likelihood {taken}. Method {to_dict(spec.method)['type']}{guide}."
 
 
+def as_read(dataset: Dataset, train: Data, test: Data) -> str:
+    """Return a line on the data: their rows, the task and its reason, the columns by their kind, and both parts."""
+    data, names = dataset.data, dataset.class_names
+    reason = f" ({dataset.reason})" if dataset.reason else ""
+    kinds: dict[str, list[str]] = {}
+    for name, how in ({} if dataset.encoder is None else dataset.encoder.get("read", {})).items():
+        kinds.setdefault(how["kind"], []).append(name)
+    columns = "; ".join(f"{kind} {listed(of)}" for kind, of in kinds.items())
+    inputs = f"{sum(map(len, kinds.values()))} columns: {columns}" if kinds else counted(data.num_inputs, "input")
+    counts = zip(names, train.class_counts(len(names)), test.class_counts(len(names)), strict=True) if names else ()
+    classes = ", ".join(f"{one} and {other} of {name!r}" for name, one, other in counts)
+    return (
+        f"{dataset.source if dataset.encoder else dataset.name}: {counted(len(data), 'row')}. A {dataset.task} of "
+        f"{data.target_name!r}{reason} on {inputs}. {round(train.total_weight)} rows to train on, {len(test)} held out"
+        f"{f': {classes}' if 0 < len(names) <= _FEW_CLASSES else ''}."
+    )
+
+
+_FEWEST_ROWS = 10
 _FEW_CLASSES = 5
-"""Number of classes whose examples are counted in a sentence."""
+"""Number of classes whose examples are counted in a line."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": data_section,
     "fit": FitSpec.from_table,
@@ -270,7 +283,7 @@ def _read(name: str, table: Any) -> Any:
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
 
 
-_OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "categories", "missing")]
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from pyrobnn._core.errors import InputError, counted, did_you_mean, listed
+from pyrobnn._core.errors import InputError, did_you_mean, listed
 from pyrobnn._core.settings import setting
 from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import NAMELESS, teaches_nothing
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset
 
 
-_FEWEST_ROWS = 10
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
+OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last")
 _NUM_TEST = 200
 
 
@@ -39,12 +39,15 @@ class DataSpec:
         task: "regression" or "classification", if the target column leaves it open.
         id: a column of that file that names the rows: it is not a feature, and predictions include it.
         drop: other columns of that file that are not features.
+        groups: a column of that file, such as patients with several rows each, whose groups stay in one part of the
+            split; it is not a feature.
         categories: how columns of text become numbers, "onehot" or "ordinal".
         missing: "raise" refuses missing values, "impute" leaves rows without a target out, draws other values that are
             missing several times, given the other columns, and adds indicator columns.
         split: number of the train/test split.
         test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
             name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
+        test_last: share of the rows of a file to test on, the last ones, for rows in the order of time.
         standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
             scale, such as pixels, are left unchanged.
         inputs: "ranks" or "waves" gives the network ranks of the inputs too, as in `pyrobnn.Data`; "plain" does
@@ -58,26 +61,29 @@ class DataSpec:
     task: Task | None = None
     id: str | None = None
     drop: tuple[str, ...] = ()
+    groups: str | None = None
     categories: Literal["onehot", "ordinal"] = "onehot"
     missing: Literal["raise", "impute"] = "raise"
     split: Annotated[int, Field(ge=0)] = 0
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
+    test_last: Annotated[float, Field(gt=0, lt=1)] | None = None
     standardize: bool = True
     inputs: InputColumns | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse data with two sources or none."""
+        """Refuse data with two sources or none, and two ways to hold rows out."""
         if (self.name is None) == (self.path is None):
             raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
         if self.path is not None and self.target is None:
             raise InputError("[data] `path` needs `target`, the name of the target column.")
-        if self.target is not None and self.target in self.drop:
-            raise InputError(f"[data] `drop` names the target {self.target!r}: leave it out of `drop`.")
-        if self.name is not None and (self.drop or {self.target, self.task, self.id} != {None}):
-            raise InputError(
-                "[data] `target`, `task`, `id` and `drop` belong to a `path`; a data set by `name` knows its own."
-            )
+        if self.target is not None and self.target in (*self.drop, self.groups):
+            raise InputError(f"[data] `drop` or `groups` names the target {self.target!r}: leave it out there.")
+        given = [name for name in OF_A_TABLE if getattr(self, name) not in (None, ())]
+        if self.name is not None and given:
+            raise InputError(f"[data] `{given[0]}` belongs to a `path`; a data set by `name` knows its own.")
+        if self.test_last is not None and (self.test, self.groups, self.split) != (None, None, 0):
+            raise InputError("[data] `test_last` holds the last rows out: leave out `test`, `groups` and `split`.")
 
     def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
         """Return the data set, standardised or not as asked.
@@ -96,16 +102,16 @@ class DataSpec:
                 task=self.task or implied,
                 id=self.id,
                 drop=self.drop,
+                groups=self.groups,
                 categories=self.categories,
                 missing=self.missing,
                 split=self.split,
                 test=self.test,
+                test_last=self.test_last,
                 all_rows=all_rows,
             )
-        elif self.name in ("sinusoid", "quartic"):
-            dataset = _toy(self.name)
         else:
-            dataset = datasets.load(str(self.name))
+            dataset = _toy(self.name) if self.name in ("sinusoid", "quartic") else datasets.load(str(self.name))
         if self.test is not None:
             if dataset.splits:
                 raise InputError(
@@ -115,7 +121,7 @@ class DataSpec:
             dataset = dataclasses.replace(dataset, test=self.test)
         raw = dataset.data
         if raw.standardize and not self.standardize:
-            raw = Data(raw.x, raw.y, feature_names=raw.feature_names, target_name=raw.target_name)
+            raw = Data(raw.x, raw.y, feature_names=raw.feature_names, target_name=raw.target_name, groups=raw.groups)
         return dataclasses.replace(dataset, data=raw.with_inputs(self.inputs or "plain"))
 
 
@@ -147,36 +153,45 @@ def read_spec(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is no table ({endings}), and is not valid TOML, as a spec is: {error}.") from None
 
 
-def sections_of(path: Path, target: str | None) -> dict[str, Any]:
-    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come."""
-    if not ending(path):
+def sections_of(path: Path, target: str | None, changes: Sequence[str]) -> dict[str, Any]:
+    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come.
+
+    The sections, the section [data] with the changes to it, and the names of columns are checked.
+    """
+    if ending(path):
+        tables = {"data": {"path": str(path), "target": _target(path, target), "missing": "impute"}}
+    else:
         tables = read_spec(path)
         if target is not None:
             raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
-        return tables
+    parsed = [parse_change(text) for text in changes]
+    check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
+    if isinstance(given := tables["data"], dict):
+        data = data_section(given | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2})
+        if data.path is not None:
+            check_names(Path(data.path), columns_asked(data))
+    return tables
+
+
+def columns_asked(data: DataSpec) -> list[str]:
+    """Return the columns of a table that are no features."""
+    return [name for name in (data.target, data.id, data.groups, *data.drop) if name is not None]
+
+
+def _target(path: Path, target: str | None) -> str:
+    """Return the target of a table, or ask for it."""
     check_names(path, [])
-    if target is None:
-        names = column_names(path)
-        is_open = looks_like_data(names)
-        doubt = ", if the first row has names at all, and not data" if is_open else ""
-        such = (
-            ""
-            if is_open
-            else f" To predict {names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
-        )
-        raise InputError(
-            f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {listed(names)}.{such}"
-        )
-    return {"data": {"path": str(path), "target": target, "missing": "impute"}}
-
-
-def target_of(source: Path | None, column: str | None, target: str | None) -> str | None:
-    """Return the column to predict: the word after a table, or that of --target."""
-    if column is None:
+    if target is not None:
         return target
-    if source is None or not ending(source) or target is not None or ending(Path(column)):
-        raise InputError(f"`fit` takes one spec file, or a table and its target, got also {column!r}.")
-    return column
+    names = column_names(path)
+    if looks_like_data(names):
+        doubt, such = ", if the first row has names at all, and not data", ""
+    else:
+        command = shlex.join([str(path), "--target", names[-1]])
+        doubt, such = "", f" To predict {names[-1]!r}:\n  pyrobnn fit {command}"
+    raise InputError(
+        f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {listed(names)}.{such}"
+    )
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -214,18 +229,6 @@ def _keys(text: str) -> list[str]:
     return keys
 
 
-def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
-    """Say which data are to be fitted, after the checks of a changed spec and its file that take no time."""
-    data = _section("data", tables, changes)
-    if "path" not in data or "target" not in data:
-        return f"Data set {data['name']}." if "name" in data else "Reading the spec."
-    section = data_section(data)
-    names = [data["target"], *section.drop, *([] if section.id is None else [section.id])]
-    check_names(Path(data["path"]), names)
-    num_inputs = len(column_names(Path(data["path"]))) - len(names)
-    return f"{data['path']}: target {data['target']!r}, to be predicted from {num_inputs} other columns."
-
-
 def data_section(table: Mapping[str, Any]) -> DataSpec:
     """Return the section [data] that a table stands for."""
     try:
@@ -239,11 +242,12 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
 
     The first texts name the rows.
     """
-    known = data_section(_section("data", tables, changes))
+    given = [parse_change(text) for text in changes]
+    known = data_section(tables["data"] | {keys[1]: value for keys, value in given if keys[0] == "data"})
     sheet = read_sheet(Path(str(known.path)))
     if known.missing == "impute" and sheet.frame[known.target].notna().any():  # rows without a target are left out
         sheet = dataclasses.replace(sheet, frame=sheet.frame.dropna(subset=[known.target]))
-    others = [name for name in map(str, sheet.frame) if name not in (known.target, known.id, *known.drop)]
+    others = [name for name in map(str, sheet.frame) if name not in columns_asked(known)]
     why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or sheet.frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
@@ -252,20 +256,3 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
     changes += [] if names is None else [f"data.id={json.dumps(names)}"]
     end = {names: "left out, and it names the rows of predictions"}
     return changes, [f"column {name!r}: {reason}: {end.get(name, 'left out')}" for name, reason in why.items()]
-
-
-def check_rows(num: int, path: str) -> None:
-    """Refuse a table that is too short to fit and to score."""
-    if num < _FEWEST_ROWS:
-        raise InputError(
-            f"{path} has {counted(num, 'row')} with a target, and a fit needs at least {_FEWEST_ROWS}, some to train "
-            "on and some to be scored on: collect more."
-        )
-
-
-def _section(name: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Return a section with the changes to it, if it is a table at all."""
-    parsed = [parse_change(text) for text in changes]
-    check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
-    given = tables[name] if isinstance(tables.get(name), dict) else {}
-    return given | {keys[1]: value for keys, value in parsed if keys[0] == name and len(keys) == 2}

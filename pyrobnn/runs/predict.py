@@ -1,0 +1,90 @@
+"""Predictions from a run folder, for the rows of a table."""
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from pyrobnn._core.errors import counted
+from pyrobnn._core.folders import new_file
+from pyrobnn._core.waiting import waiting
+from pyrobnn.data.imputed import Imputer
+from pyrobnn.datasets.table import encoder_of, load_rows
+from pyrobnn.posterior.mixture import predict_copies
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.folder import ALL_ROWS, read_json, run_folder
+from pyrobnn.runs.spec import RunSpec
+from pyrobnn.storage.load import load
+
+ROWS = "rows.safetensors"
+"""The file of the rows from which missing values are drawn."""
+_DECIMALS = 6
+"""Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
+
+
+def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
+    """Return the predictions of the posterior of a run for rows, with NaN where they lack a value."""
+    imputer = None
+    if (folder / ROWS).is_file():
+        encoder = read_json(folder / "manifest.json")["data"]["encoder"]
+        imputer = Imputer(load_file(folder / ROWS)["rows"], encoder_of(encoder).onehot())
+    return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
+
+
+def folder_for_new_rows(folder: Path) -> Path:
+    """Return the folder, in a run folder or itself, with the posterior that predicts new rows."""
+    return folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder
+
+
+def predict_table(
+    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], object] = lambda _: None
+) -> pd.DataFrame:
+    """Predict for the rows of a table with the posterior of a run: of all its rows, where they were fitted.
+
+    The file has the feature columns of the training data; other columns are ignored. A row with an unknown category, or
+    without a value, is predicted as a mixture over values that are drawn given the others. `on_note` is called with a
+    line on each assumption about the file, and on each column with values outside of what was learned.
+
+    Returns:
+        One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
+        from 1. An `id` such as mean, which is a column of the result too, becomes mean_id. The other columns are those
+        of `Prediction.to_frame`. A run of a table adds `outside`, the columns whose value lies outside of what was
+        learned, or nothing.
+    """
+    folder = run_folder(run_dir)
+    place = folder_for_new_rows(folder)
+    data = read_json(place / "manifest.json")["data"]
+    rows = load_rows(table, data["feature_names"], data.get("encoder"))
+    for note in rows.notes:
+        on_note(note)
+    spec = RunSpec.from_toml(folder / "spec.toml")
+    outside = {} if rows.outside is None else {"outside": rows.outside}
+    with waiting(f"predicting {counted(len(rows.x), 'row')}"):
+        prediction = predict_run(place, rows.x, num_draws=spec.predict.num_draws)
+        frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
+    name = spec.data.id if spec.data.id in rows.frame else None
+    names = range(1, len(frame) + 1) if name is None else rows.frame[name]
+    frame.insert(0, f"{name}_id" if name in frame else name or "row", names)
+    return frame
+
+
+def write_table(frame: pd.DataFrame, out: Path) -> None:
+    """Write a CSV file, whole or not at all where its folder allows it."""
+    is_plain = (out.is_file() or not out.exists()) and os.access(out.parent, os.W_OK)
+    with new_file(out.resolve()) if is_plain else nullcontext(out) as file:
+        frame.to_csv(file, index=False)
+
+
+def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return a result of `predict_table` with the decimals that a reader needs, the same in all of its columns."""
+    spread = predictions["std"] if "std" in predictions else pd.Series(dtype=float)
+    spread = spread[(spread > 0) & (spread < math.inf)]
+    decimals = _DECIMALS if spread.empty else 4 - math.floor(math.log10(spread.min()))
+    numbers = predictions.iloc[:, 1:].select_dtypes("float")
+    return predictions.assign(**(numbers.round(decimals) + 0.0))
