@@ -33,7 +33,7 @@ def classes(x, *, wrong=False):
 
 def held_out(prediction, y, method=None, seed=0, weights=None):
     weights = torch.ones(len(y), dtype=torch.float64) if weights is None else weights
-    return Conformal(None, prediction, y, weights, method=method, seed=seed)
+    return Conformal(None, (prediction, y, weights), method, 500, seed)
 
 
 def calibrated(law, data, new, method, seed=0):

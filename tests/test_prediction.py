@@ -139,7 +139,7 @@ def test_several_columns_have_the_entropy_of_their_joint_outcomes(name):
     np.testing.assert_allclose(prediction.mutual_information.numpy(), entropy - given, rtol=1e-8)
 
 
-@pytest.mark.parametrize("columns", [1, 4, 10, 11, 60])
+@pytest.mark.parametrize("columns", [1, 4, 10])
 def test_columns_that_one_latent_flips_tell_no_more_than_it(columns):
     """Two draws that say all 1 or all 0: the outcome tells which, log 2, however many columns there are."""
     probs = torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64)[:, None, None].expand(2, 3, columns)
@@ -147,23 +147,6 @@ def test_columns_that_one_latent_flips_tell_no_more_than_it(columns):
     prediction = Prediction(distribution)
     np.testing.assert_allclose(prediction.mutual_information.numpy(), math.log(2), rtol=1e-5)
     np.testing.assert_allclose(prediction.entropy.numpy(), math.log(2), rtol=1e-5)
-
-
-def test_information_of_many_columns_comes_from_samples(monkeypatch):
-    """Within 4 standard errors of the list of all outcomes, the same for a row alone, and no more than log S."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(40, 5, 8, generator=generator, dtype=torch.float64)
-    prediction = Prediction(dist.Bernoulli(logits=logits).to_event(1))
-    exact, entropy = prediction.mutual_information, prediction.entropy
-    monkeypatch.setattr("pyrobnn.posterior.prediction.MOST_OUTCOMES", 100)
-    found = prediction.mutual_information
-    assert not torch.equal(found, exact)
-    error = 1.0 / math.sqrt(1000)  # log p(y | w) - log p(y) has a deviation below 1 here
-    assert (found - exact).abs().max() < 4 * error
-    assert (prediction.entropy - entropy).abs().max() < 4 * error
-    torch.testing.assert_close(prediction[[3]].mutual_information, found[3:4], rtol=1e-12, atol=0)
-    apart = Prediction(dist.Bernoulli(logits=100 * logits).to_event(1)).mutual_information
-    assert (apart <= math.log(40)).all()
 
 
 @functools.cache

@@ -162,7 +162,7 @@ def test_ordinal_predictions_are_those_of_classes():
     assert not prediction.has_quantiles
     found = score(prediction, [0, 1, 2, 1, 0])
     assert {"accuracy", "log_likelihood", "brier", "ece", "auroc"} <= set(found)
-    with pytest.raises(InputError, match="need real-valued targets or counts whose distribution function is known"):
+    with pytest.raises(InputError, match="need a likelihood with a known distribution function"):
         prediction.quantile(0.5)
 
 

@@ -1,7 +1,7 @@
 """Scores of predictions on held-out data with their standard errors over the examples, and the curves behind them."""
 
 from pyrobnn.metrics.base import Score, Scores
-from pyrobnn.metrics.calibration import Reliability, pit, pit_pvalue, reliability_bins
+from pyrobnn.metrics.calibration import Reliability, pit, reliability_bins
 from pyrobnn.metrics.curves import RiskCurves, ood_measures, score_ood, selective_risk, sparsification
 from pyrobnn.metrics.permutation import permutation_importance
 from pyrobnn.metrics.scoring import compare_scores, confusion, score
@@ -16,7 +16,6 @@ __all__ = [
     "ood_measures",
     "permutation_importance",
     "pit",
-    "pit_pvalue",
     "reliability_bins",
     "score",
     "score_ood",

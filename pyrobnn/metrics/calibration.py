@@ -20,7 +20,7 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
     """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
 
     Counts, and censored targets at a limit, have positive probability: their value is drawn evenly between P(Y < y) and
-    P(Y <= y) (Brockwell 2007; Czado, Gneiting & Held 2009).
+    P(Y <= y) (Brockwell 2007; Czado, Gneiting & Held 2009). `scipy.stats.kstest(pit, "uniform")` tests a column.
 
     Args:
         prediction: predictions at N inputs.
@@ -45,23 +45,6 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(derive(seed, "pit"))
     share = torch.rand(at.shape, generator=generator, dtype=torch.float64).to(at)
     return below + share * (at - below)
-
-
-def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
-    """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
-
-    With several target columns it is the smallest p-value times the number of columns (Bonferroni), at most 1.
-    Arguments and errors are those of `pit`.
-
-    Examples:
-        >>> from pyro.distributions import Normal
-        >>> bnn.metrics.pit_pvalue(bnn.Prediction(Normal(torch.zeros(1, 50), 1.0)), torch.full((50,), 2.0)) < 1e-6
-        True
-    """
-    from scipy import stats
-
-    columns = as_columns(pit(prediction, y, seed=seed)).T
-    return min(1.0, len(columns) * min(float(stats.kstest(column, "uniform").pvalue) for column in columns))
 
 
 def uniformity_error(values: np.ndarray) -> Weighted:
@@ -89,18 +72,13 @@ class Reliability:
     Examples:
         >>> from pyro.distributions import Bernoulli
         >>> bins = bnn.metrics.reliability_bins(bnn.Prediction(Bernoulli(torch.full((1, 4), 0.8))), [1, 1, 1, 0])
-        >>> bins.accuracy, bins.stderr.round(2)
-        (array([0.75]), array([0.22]))
+        >>> bins.accuracy
+        array([0.75])
     """
 
     confidence: np.ndarray
     accuracy: np.ndarray
     count: np.ndarray
-
-    @property
-    def stderr(self) -> np.ndarray:
-        """Standard errors of the accuracies, (B,)."""
-        return np.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
 
 
 def reliability_bins(prediction: Prediction, y: ArrayLike, *, num_bins: int = NUM_BINS) -> Reliability:
@@ -140,10 +118,9 @@ def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
 
 def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
     """Return sum over bins |sum of gaps (N, K) of outcomes and probabilities| / number of gaps, given weights."""
-    flat, size = bins.ravel(), gaps.shape[1]
 
     def error(weights: np.ndarray) -> float:
-        sums = np.bincount(flat, (weights[:, None] * gaps).ravel())
-        return float(np.abs(sums).sum() / (size * weights.sum()))
+        sums = np.bincount(bins.ravel(), (weights[:, None] * gaps).ravel())
+        return float(np.abs(sums).sum() / (gaps.shape[1] * weights.sum()))
 
     return error

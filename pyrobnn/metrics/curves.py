@@ -38,9 +38,8 @@ class RiskCurves:
     Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.99, 0.6, 0.9, 0.8]])))  # one draw at four inputs
-        >>> curves = bnn.metrics.selective_risk(prediction, [1, 1, 0, 1])
-        >>> curves.coverage, curves.oracle, curves.random
-        (array([0.25, 0.5 , 0.75, 1.  ]), array([0.  , 0.  , 0.  , 0.25]), 0.25)
+        >>> bnn.metrics.selective_risk(prediction, [1, 1, 0, 1]).oracle
+        array([0.  , 0.  , 0.  , 0.25])
     """
 
     coverage: np.ndarray
@@ -160,17 +159,14 @@ def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, We
     """Return how well a number separates positive examples, by the scores of `score_ood`; NaN if a group is empty."""
     values, place = np.unique(-number, return_inverse=True)
 
-    def where_defined(score: Callable[[np.ndarray, np.ndarray], float]) -> Weighted:
+    def of(score: Callable[[np.ndarray, np.ndarray], float], weights: np.ndarray) -> float:
         """Return a score of the numbers of positive and of other examples at each value, from the largest down."""
+        hits = np.bincount(place, weights * positive, minlength=len(values))
+        alarms = np.bincount(place, weights, minlength=len(values)) - hits
+        return score(hits, alarms) if hits.any() and alarms.any() else float("nan")
 
-        def of(weights: np.ndarray) -> float:
-            hits = np.bincount(place, weights * positive, minlength=len(values))
-            alarms = np.bincount(place, weights, minlength=len(values)) - hits
-            return score(hits, alarms) if hits.any() and alarms.any() else float("nan")
-
-        return of
-
-    return {"auroc": where_defined(_auroc), "aupr": where_defined(_aupr), "fpr_95": where_defined(_fpr_95)}
+    names = {"auroc": _auroc, "aupr": _aupr, "fpr_95": _fpr_95}
+    return {name: functools.partial(of, score) for name, score in names.items()}
 
 
 def _auroc(hits: np.ndarray, alarms: np.ndarray) -> float:
@@ -237,7 +233,8 @@ def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") ->
         >>> list(bnn.metrics.ood_measures(*[bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))] * 2))
         ['epistemic_std', 'std']
     """
-    if inside.is_classification != outside.is_classification:
+    kinds = [(each.is_classification, each.distribution.event_shape) for each in (inside, outside)]
+    if kinds[0] != kinds[1]:
         raise InputError(f"Predictions inside and outside must be of the same kind, got {inside!r} and {outside!r}.")
     known = _OF_CLASSES if inside.is_classification else _OF_NUMBERS
     if by not in ("all", *known):
@@ -252,7 +249,5 @@ def _uncertainty(name: str, inside: Prediction, outside: Prediction) -> np.ndarr
     values = [as_columns(getattr(each, name)) for each in pair]
     if inside.is_classification:
         return np.concatenate(values)[:, 0]
-    if values[0].shape[1] != values[1].shape[1]:
-        raise InputError(f"Predictions inside and outside must have as many columns, got {inside!r} and {outside!r}.")
     usual = np.square(values[0]).mean(0)
     return np.sqrt((np.square(np.concatenate(values)) / np.where(usual > 0, usual, 1.0)).mean(1))

@@ -66,19 +66,16 @@ def permutation_importance(
     data = collected(data, weighted=True)
     x = single(data.x, "Permutation importance")
     if x.ndim != 2 or len(x) < 2:
-        raise InputError(
-            f"`permutation_importance` shuffles the columns of a table with two rows or more, got x of shape "
-            f"{shape_of(x)}: pass examples as rows of numbers."
-        )
+        text = "shuffles the columns of a table with two rows or more"
+        raise InputError(f"`permutation_importance` {text}, got x of shape {shape_of(x)}.")
     check_count(num_shuffles, "num_shuffles")
     check_targets(posterior, data.y)
     before = posterior.predict(x, num_draws=num_draws).log_prob(data.y)
     generator = np.random.default_rng(seed)
     weights = np.ones(len(x)) if data.weights is None else data.weights.double().cpu().numpy()
     shares = weights / weights.sum()
-    drawn = (
-        generator.permutation if data.weights is None else functools.partial(generator.choice, size=len(x), p=shares)
-    )
+    drawn: Any = functools.partial(generator.choice, size=len(x), p=shares)
+    drawn = generator.permutation if data.weights is None else drawn
     orders = torch.as_tensor(np.stack([drawn(len(x)) for _ in range(num_shuffles)]))
     named = groups or with_marks(data.feature_names)
     rows = {}

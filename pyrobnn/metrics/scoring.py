@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the central intervals that are scored."""
 _ENERGY_SAMPLES = 400
-_DISTANCES_AT_ONCE = 4_000_000
 _FEWEST = 10
 """Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
 _MOST_COLUMNS = 20
@@ -47,16 +45,15 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
 
     Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause" (see `sparsification`).
 
-    Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse", "mae" and
-    "median_error" of the predictive mean; "r2", the share of the targets' variance that it explains; "pit_error", the
-    area between the distribution function of the transforms (see `pit`) and the diagonal; for every level, as 95 %,
-    "coverage_95", "width_95" and "interval_score_95" of the central interval (Winkler 1972; Gneiting & Raftery 2007).
-    Several target columns are averaged; "energy_score" is added, and `by_column` has the errors of each, up to 20.
+    Real targets and counts: "crps" of the mixture; "rmse", "mae" and "median_error" of the predictive mean; "r2", the
+    share of the targets' variance that it explains; "pit_error", the area between the distribution function of the
+    transforms (see `pit`) and the diagonal; for every level, as 95 %, "coverage_95", "width_95" and "interval_score_95"
+    of the central interval (Winkler 1972; Gneiting & Raftery 2007). Several columns are averaged; "energy_score" is
+    added, and `by_column` has the errors of each, up to 20.
 
-    Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); "ece",
-    the expected calibration error of the most probable class in 15 bins (Guo et al. 2017); "auroc" of each class
-    against the rest, averaged over the classes that occur; "aurc", the area under the risk-coverage curve (see
-    `selective_risk`). Several binary columns are averaged, too; the bins pool them.
+    Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes; "ece", the expected
+    calibration error of the most probable class in 15 bins (Guo et al. 2017); "auroc" of each class against the rest,
+    averaged; "aurc", the area under the risk-coverage curve (see `selective_risk`). Bins pool several binary columns.
 
     A score that the likelihood does not define, such as the RMSE without a finite mean, is left out. Standard errors
     that are not of means come from 200 bootstrap resamples, without the bias of calibration errors.
@@ -106,6 +103,7 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
         ['a', 'b', 'difference', 'stderr', 'p_value', 'higher_is_better']
     """
     import pandas as pd
+    from scipy.special import stdtr  # scipy.stats takes two seconds
 
     if len(a) != len(b) or a.is_classification != b.is_classification:
         raise InputError(f"Predictions to compare must be of the same targets, got {a!r} and {b!r}.")
@@ -116,8 +114,9 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
     for name, pair in pairs.items():
         first, second = (statistic.of(everyone) for statistic in pair)
         df = math.inf if pair[0].by_example is None else len(a) - 1.0
-        p_value = _p_value(first - second, errors[name], df)
-        rows[name] = (first, second, first - second, errors[name], p_value, pair[0].higher_is_better)
+        difference, stderr = first - second, errors[name]
+        p_value = float(difference == 0) if stderr == 0 else 2 * stdtr(df, -abs(difference) / stderr)
+        rows[name] = (first, second, difference, stderr, p_value, pair[0].higher_is_better)
     columns = ["a", "b", "difference", "stderr", "p_value", "higher_is_better"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
@@ -154,14 +153,6 @@ def _difference(a: Statistic, b: Statistic) -> Statistic:
         differences = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
     is_open = a.is_open or b.is_open
     return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, differences, is_open)
-
-
-def _p_value(difference: float, stderr: float, df: float) -> float:
-    from scipy.special import stdtr  # scipy.stats takes two seconds
-
-    if stderr == 0:
-        return float(difference == 0)
-    return float(2 * stdtr(df, -abs(difference) / stderr))
 
 
 def real_statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
@@ -201,7 +192,7 @@ def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str,
 
 
 def _has_intervals(prediction: Prediction) -> bool:
-    """Return whether intervals hold their level, or for counts at least that, if the prediction is calibrated."""
+    """Return whether intervals of a calibrated prediction hold their level, or for counts at least that."""
     return prediction.has_quantiles and (prediction.is_continuous or prediction.is_count)
 
 
@@ -260,14 +251,10 @@ def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.
     """
     import scoringrules
 
-    size = max(1, _DISTANCES_AT_ONCE // (targets.shape[1] * _ENERGY_SAMPLES**2))
-    scores = []
-    for start in range(0, len(targets), size):
-        y = targets[start : start + size]
-        rows = [prediction[[start + row]].sample(_ENERGY_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
-        samples = torch.stack(rows).detach().cpu().double().numpy()
-        scores.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
-    return np.concatenate(scores)
+    samples = (prediction[[row]].sample(_ENERGY_SAMPLES, seed=seed)[:, 0] for row in range(len(targets)))
+    drawn = (each.detach().cpu().double().numpy() for each in samples)
+    pairs = zip(targets, drawn, strict=True)
+    return np.array([float(scoringrules.es_ensemble(y, each, estimator="fair")) for y, each in pairs])
 
 
 def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statistic]:

@@ -47,7 +47,6 @@ class AbstractPosterior(ABC):
 
     @property
     def _title(self) -> str:
-        """What it is, in a word or two."""
         return type(self).__name__
 
     @property
@@ -96,9 +95,8 @@ class AbstractPosterior(ABC):
         Args:
             x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
             num_draws: number of draws S; of a mixture, at least one per member. Chains that store fewer give each
-                stored draw once, and a mixture of points each point. Linearised predictions draw the outputs directly
-                where all draws of the weights would be more than 2^25 numbers, and N x outputs is below S: joint over
-                these inputs, independent of those of other calls.
+                stored draw once, and a mixture of points each point. Linearised predictions of large networks at few
+                inputs draw the outputs directly: joint over these inputs, independent of those of other calls.
             seed: seed of the draws; the fit's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1), of each member.
@@ -132,10 +130,6 @@ class AbstractPosterior(ABC):
 
     def save(self, path: str | Path, *, body: bool = True) -> Path:
         """Write it to a new file for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.
-
-        Args:
-            path: the new file.
-            body: write the frozen parameters of the network, too.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

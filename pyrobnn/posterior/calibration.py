@@ -24,6 +24,7 @@ from pyrobnn.posterior.prediction import Prediction
 
 OfNumbers = Literal["scaled", "quantiles"]
 OfClasses = Literal["aps"]
+_HeldOut = tuple[Prediction, Tensor, Tensor]
 
 _GRID = np.linspace(-np.log(100), np.log(100), 41)
 """Logarithms of the factors that are tried first. The one in the middle changes nothing."""
@@ -34,11 +35,10 @@ _FEWEST = 10
 def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> "Calibrated":
     """Return the fit with one factor for the spread of predictions, by the log score of rows that it has not seen.
 
-    Numbers keep their predictive centre, and their distances from it are multiplied by the factor: the differences
-    between draws and the noise alike. The centre is the mean; for log-normal targets it is that of the logarithms.
-    Classes have their predictive log probabilities divided by the factor, the temperature (Guo et al. 2017). The log
-    score of these rows is never lower than before. Factors lie between 0.01 and 100; there `PoorFitWarning` warns, and
-    with fewer than 10 rows.
+    Numbers keep their predictive mean (of logarithms for log-normal targets), and their distances from it are
+    multiplied by the factor. Classes have their log probabilities divided by it, the temperature (Guo et al. 2017). The
+    log score of these rows is never lower than before. Factors lie between 0.01 and 100; there `PoorFitWarning` warns,
+    and with fewer than 10 rows.
 
     Args:
         posterior: the fit.
@@ -62,15 +62,13 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
     is_limit = abs(math.log(factor)) > _GRID[-1] - 1e-3
     if is_limit or effective < _FEWEST:
         reason = "lies at a limit: no factor in between suits these targets" if is_limit else "is hardly determined"
-        warn_user(
-            f"The factor {factor:.3g} {reason}; by their weights, the held-out rows count as {effective:.3g}. New rows "
-            f"may be predicted worse than without it: hold out {_FEWEST} rows or more, and look at the fit.",
-            PoorFitWarning,
-        )
+        text = f"The factor {factor:.3g} {reason}; by their weights, the held-out rows count as {effective:.3g}. It may"
+        remedy = f"hold out {_FEWEST} rows or more, and look at the fit"
+        warn_user(f"{text} make predictions of new rows worse: {remedy}.", PoorFitWarning)
     return Calibrated(posterior, factor, num_draws)
 
 
-def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> tuple[Prediction, Tensor, Tensor]:
+def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> _HeldOut:
     """Return the predictions for held-out rows, their targets, checked as in a fit, and their weights."""
     rows = collected(data, weighted=True)
     check_targets(posterior, rows.y)
@@ -102,25 +100,17 @@ def best_factor(prediction: Prediction, y: Tensor, weights: Tensor) -> float:
 
 def with_factor(prediction: Prediction, factor: float) -> Prediction:
     """Return a prediction with the spread of numbers multiplied by a factor, or the logits of classes divided by it."""
+    distribution = prediction.distribution
     if not prediction.is_classification:
-        distribution = prediction.distribution
         return Prediction(spread(distribution, centre(distribution), factor), prediction.scaler)
-    if prediction.distribution.event_shape:
-        raise InputError(
-            f"Classes are calibrated for one target column, got {tuple(prediction.distribution.event_shape)} targets "
-            "an input."
-        )
+    if shape := tuple(distribution.event_shape):
+        raise InputError(f"Classes are calibrated for one target column, got {shape} targets an input.")
     probs = prediction.class_probs
     return Prediction(Categorical(logits=probs.clamp_min(torch.finfo(probs.dtype).tiny).log()[None] / factor))
 
 
 class Calibrated:
-    """A fit with a factor for the spread of its predictions; made by `calibrate`.
-
-    Attributes:
-        posterior: the fit.
-        factor: what distances from the predictive centre are multiplied by, or log probabilities of classes divided by.
-    """
+    """A fit, `posterior`, with a `factor` for the spread of its predictions; made by `calibrate`."""
 
     def __init__(self, posterior: Posterior | Mixture, factor: float, num_draws: int) -> None:
         self.posterior, self.factor, self._num_draws = posterior, factor, num_draws
@@ -155,8 +145,7 @@ def conformal(
     | "quantiles" | its distance, in logs if positive, to the interval of the level: CQR (Romano et al. 2019) |
     | "aps" | the probability of classes at least as probable, randomised (Romano, Sesia & Candès 2020) |
 
-    Inside an interval the distance is a share of half its width (Sesia & Candès 2020), so that bounds never cross. A
-    row of weight 2 counts as two rows.
+    Inside an interval the distance is a share of half its width, so that bounds never cross. Weights count as rows.
 
     Args:
         posterior: the fit.
@@ -176,32 +165,20 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    prediction, y, weights = _held_out(posterior, data, num_draws)
+    held_out = _held_out(posterior, data, num_draws)
     likelihood = as_likelihood(posterior.members[0].bnn.settings["likelihood"])
-    if method is None and not (prediction.is_classification or likelihood.is_symmetric):
+    if method is None and not (held_out[0].is_classification or likelihood.is_symmetric):
         method = "quantiles"
-    return Conformal(posterior, prediction, y, weights, method=method, num_draws=num_draws, seed=seed)
+    return Conformal(posterior, held_out, method, num_draws, seed)
 
 
 class Conformal:
-    """A fit with held-out rows that calibrate it; made by `conformal`.
-
-    Attributes:
-        posterior: the fit.
-        method: how targets conform, as for `conformal`.
-    """
+    """A fit with held-out rows that calibrate it; `conformal` makes it from a `posterior` and a `method`."""
 
     def __init__(
-        self,
-        posterior: Posterior | Mixture,
-        prediction: Prediction,
-        y: Tensor,
-        weights: Tensor,
-        *,
-        method: OfNumbers | OfClasses | None,
-        num_draws: int = 500,
-        seed: int = 0,
+        self, posterior: Posterior | Mixture, held_out: _HeldOut, method: str | None, num_draws: int, seed: int
     ) -> None:
+        prediction, y, weights = held_out
         if prediction.distribution.event_shape:
             raise InputError(f"Conformal prediction takes one target column, got {tuple(y.shape)}.")
         methods = get_args(OfClasses if prediction.is_classification else OfNumbers)
@@ -233,11 +210,9 @@ class Conformal:
         scores, order = self._scores(level).sort()
         ranks, total = self._weights[order].cumsum(0), float(self._weights.sum())
         if (rank := level * (total + 1) * (1 - 1e-12)) > total:
-            warn_user(
-                f"Intervals and sets of level {level} need {math.ceil(level / (1 - level) * (1 - 1e-12)):,} held-out "
-                f"rows, got {total:g}: they hold everything. Hold out more rows, or lower the level.",
-                PoorFitWarning,
-            )
+            needed = f"need {math.ceil(level / (1 - level) * (1 - 1e-12)):,} held-out rows, got {total:g}"
+            text = f"Intervals and sets of level {level} {needed}: they hold everything."
+            warn_user(f"{text} Hold out more rows, or lower the level.", PoorFitWarning)
             return math.inf
         return float(scores[int(torch.searchsorted(ranks, rank))])
 

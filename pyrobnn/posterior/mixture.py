@@ -50,26 +50,19 @@ class Mixture(AbstractPosterior):
         self.seed = members[0].seed if seed is None else seed
         self.record = record or FitRecord()
 
-        def shapes(member: Posterior) -> dict[str, torch.Size]:
-            return {name: value.shape for name, value in member.bnn.initial_values.items()}
-
         first, *others = self.members
         self.bnn, self.x_scaler, self.y_scaler = first.bnn, first.x_scaler, first.y_scaler
         for other in others:
-            if shapes(first) != shapes(other):
-                raise InputError(
-                    f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}."
-                )
+            shapes = [{name: value.shape for name, value in one.bnn.initial_values.items()} for one in (first, other)]
+            if shapes[0] != shapes[1]:
+                raise InputError(f"Members of a mixture must have the same weights; got {first.bnn!r}, {other.bnn!r}.")
             for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
                 a, b = mine.tensors, theirs.tensors
                 if a.keys() != b.keys() or not all(torch.equal(a[name], b[name]) for name in a):
-                    raise InputError(
-                        "Members of a mixture must have seen data in the same units: fit them to one Data."
-                    )
+                    raise InputError("Members of a mixture must have the same units: fit them to one Data.")
 
     @property
     def _title(self) -> str:
-        """What it is, with the number of members."""
         return f"Mixture of {counted(len(self), 'member')}"
 
     def __len__(self) -> int:
@@ -77,10 +70,7 @@ class Mixture(AbstractPosterior):
 
     @property
     def history(self) -> History | None:
-        """The record of the fits, averaged over the members; None if a history is missing or lengths differ.
-
-        The history of a member is `members[k].history`.
-        """
+        """The record of the fits, averaged over the members; None if a history is missing or lengths differ."""
         records = [member.history for member in self.members if member.history is not None]
         if len(records) < len(self.members) or len({len(record) for record in records}) > 1:
             return None

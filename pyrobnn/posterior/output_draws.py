@@ -71,12 +71,9 @@ class Tangent:
             return self._by_jvp(moving)
         num_outputs, size = tracker.alone.f.shape[1], sum(self._point[name].numel() for name in moving)
         if num_outputs * size > MOST_DERIVATIVES:
-            raise InputError(
-                f"The network has no forward-mode derivative ({fault}), and {num_outputs:,} outputs have too many "
-                f"derivatives in {size:,} weights for reverse mode. Use guides.Laplace(linearized=False), or "
-                "predict(x, linearized=False), which takes the network itself.",
-                page="how-to/laplace",
-            )
+            text = f"The network has no forward-mode derivative ({fault}), and too many in reverse mode"
+            remedy = "Use guides.Laplace(linearized=False), or predict(x, linearized=False)"
+            raise InputError(f"{text}, {num_outputs:,} x {size:,}. {remedy}.", page="how-to/laplace")
         return partial(self._by_rows, tracker, moving)
 
     def _product(self, layer: LastLayer, moving: tuple[str, ...], weights: Mapping[str, Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Scaler, row_index
@@ -41,17 +41,14 @@ _FEWEST = 4
 """Effective draws of a variance, and draws beyond a quantile, below which their error is as large as they are."""
 MEDIAN = Remedy("take the median, `prediction.quantile(0.5)`", "take the median, the column `median` of predictions")
 """What to do where a few draws make up the mean."""
-MOST_OUTCOMES = 1024
-"""Largest number of joint outcomes that are listed in full."""
-_FEWEST_SAMPLES = 1000
+_MOST_OUTCOMES = 1024
 
 
 class Prediction:
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
     p(y | x) = 1/S sum_s p(y | x, w_s), in the original units of y, and in float64 where targets were standardised.
-    Shapes are for K target columns; with a single column the axis K is absent. Class labels count as one-hot vectors: C
-    classes give means and variances (N, C). Bernoulli targets count as 0 and 1.
+    Shapes are for K target columns; with one, the axis K is absent. C classes count as one-hot vectors (N, C).
 
     Args:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
@@ -146,8 +143,7 @@ class Prediction:
             InputError: a distribution whose mean is not known.
 
         Warns:
-            FewDrawsWarning: `rests_on_few_draws` at some input, once for all means, deviations and variances of a
-                prediction, and once for quantiles with fewer than 4 draws beyond.
+            FewDrawsWarning: `rests_on_few_draws` at some input, once for moments and once for outer quantiles.
         """
         self._require("mean")
         self._tell_of_few()
@@ -420,17 +416,18 @@ class Prediction:
     def entropy(self) -> Tensor:
         """Entropy of the mixture in nats, (N,): total uncertainty about the class.
 
-        Several target columns have the joint entropy; with more than 1024 joint outcomes it is the entropy given the
-        weights plus `mutual_information`. `by_target` has the entropy of each.
+        Several target columns have the joint entropy, up to 1024 joint outcomes; `by_target` has the entropy of each.
         """
         self._require_classes("Entropy")
-        if self._num_outcomes > MOST_OUTCOMES:
-            return self._entropy_given_weights() + self.mutual_information
+        if self._num_outcomes > _MOST_OUTCOMES:
+            text = f"{self!r} has more than {_MOST_OUTCOMES} joint outcomes an input, too many for their entropy"
+            raise InputError(f"{text}: take that of each target, `prediction.by_target.entropy`.")
         if not self.distribution.event_shape:
             return torch.special.entr(self.class_probs).sum(-1)
 
         def listed(part: "Prediction") -> Tensor:
-            columns = part._column_probs().unbind(2)
+            probs = part._probs  # under each draw, of the classes of each column, (S, N, K, C)
+            columns = (torch.stack([1 - probs, probs], -1) if part._is_binary else probs.flatten(2, -2)).unbind(2)
             joint = functools.reduce(lambda some, more: (some[..., None] * more[..., None, :]).flatten(2), columns)
             return torch.special.entr(joint.mean(0)).sum(-1)
 
@@ -441,8 +438,7 @@ class Prediction:
         """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
 
         The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most.
-        Several target columns count jointly. With more than 1024 joint outcomes, it is the mean of log p(y | w_s) - log
-        p(y) over targets y drawn from each w_s, 1000 in all or S, with the same random numbers for every input.
+        Several target columns count jointly, as in `entropy`.
 
         Examples:
             >>> from pyro.distributions import Categorical
@@ -452,25 +448,14 @@ class Prediction:
             (tensor([0.6931, 0.6931]), tensor([0.0000, 0.6931]))
         """
         self._require_classes("Mutual information")
-        if self._num_outcomes > MOST_OUTCOMES:
-            rounds = math.ceil(_FEWEST_SAMPLES / self.num_draws)
-            width = rounds * self.num_draws
-            return self.by_rows(lambda part: _sampled_information(part._column_probs(), rounds), width=width)
-        return (self.entropy - self._entropy_given_weights()).clamp_min(0)
-
-    def _entropy_given_weights(self) -> Tensor:
-        """Return the mean entropy under each draw, (N,)."""
-        return self.by_rows(lambda part: part._unchecked.entropy().mean(0))
+        given_weights = self.by_rows(lambda part: part._unchecked.entropy().mean(0))
+        return (self.entropy - given_weights).clamp_min(0)
 
     @property
     def _num_outcomes(self) -> int:
         """The number of joint outcomes of several target columns; 1 for a single column."""
         shape = self.distribution.event_shape
         return int(self._num_classes ** shape.numel()) if shape else 1
-
-    def _column_probs(self) -> Tensor:
-        """Return the probabilities of the classes of several columns under each draw, (S, N, K, C)."""
-        return torch.stack([1 - self._probs, self._probs], -1) if self._is_binary else self._probs.flatten(2, -2)
 
     @property
     def _probs(self) -> Tensor:
@@ -529,9 +514,8 @@ class Prediction:
 
     def _require(self, moment: str) -> None:
         if not self._knows(moment):
-            raise InputError(
-                f"The {moment} of {type(self._base).__name__} is not known: use quantiles, or quantiles of `sample`."
-            )
+            name = type(self._base).__name__
+            raise InputError(f"The {moment} of {name} is not known: use quantiles, or quantiles of `sample`.")
 
     @property
     def _base(self) -> Any:
@@ -598,10 +582,8 @@ class Prediction:
 
     def _require_quantiles(self, quantity: str) -> None:
         if not self.has_quantiles:
-            raise InputError(
-                f"{quantity} need real-valued targets or counts whose distribution function is known, not targets of "
-                f"{type(self._base).__name__}: use quantiles of `sample`."
-            )
+            words = f"need a likelihood with a known distribution function, got {type(self._base).__name__}"
+            raise InputError(f"{quantity} {words}: use quantiles of `sample`.")
 
     @property
     def _component_means(self) -> Tensor:
@@ -622,25 +604,11 @@ def variance_over_draws(values: Tensor) -> Tensor:
     return distances.sub_(distances.mean(0)).square_().mean(0)
 
 
-def _sampled_information(probs: Tensor, rounds: int) -> Tensor:
-    """Return the mutual information of outcomes and draws, (N,), by samples of each draw; `probs` are (S, N, K, C)."""
-    num_draws = len(probs)
-    generator = torch.Generator().manual_seed(derive(0, "outcomes"))
-    uniform = torch.rand((rounds, num_draws, 1, probs.shape[2], 1), generator=generator, dtype=torch.float64)
-    chosen = (uniform.to(probs) > probs.cumsum(-1)[..., :-1]).sum(-1).flatten(0, 1)
-    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-    one_hot = torch.nn.functional.one_hot(chosen, probs.shape[-1]).to(probs)
-    each = torch.einsum("tnkc,snkc->tsn", one_hot, logs)
-    same_draw = each.unflatten(0, (rounds, num_draws)).diagonal(dim1=1, dim2=2).mean((0, 2))
-    information = same_draw - each.logsumexp(1).mean(0) + math.log(num_draws)
-    return information.clamp(0, math.log(num_draws))
-
-
 def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
     """Return a method that predicts at inputs as one that takes a loader as well, whose targets it leaves aside.
 
     Each batch sees the same draws of the weights, so that predictions equal those at all inputs together up to
-    rounding, unless the outputs are drawn. Lengths of inputs may differ from batch to batch, but not those of targets.
+    rounding, unless the outputs are drawn.
     """
 
     @functools.wraps(predict)
@@ -657,11 +625,8 @@ def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
         parts = [predict(self, inputs, **options) for inputs in loader.one_pass(loader.inputs_of)]
         shapes = {tuple(part.distribution.event_shape) for part in parts}
         if len(shapes) > 1:
-            raise InputError(
-                f"Batches have targets of several shapes, {', '.join(map(str, sorted(shapes)))}, which are no table: "
-                "predict batch by batch.",
-                page="how-to/likelihoods",
-            )
+            words = f"of several shapes, {', '.join(map(str, sorted(shapes)))}, which are no table"
+            raise InputError(f"Batches have targets {words}: predict batch by batch.", page="how-to/likelihoods")
         return joined(parts, 1)
 
     return cast(F, predict_all)

@@ -39,9 +39,8 @@ class Predictor(nn.Module):
 
     It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
     keyword or position. Their values are not checked. It returns the mean and the standard deviation of the targets,
-    (N,) or (N, K) each, in original units; for labels the class probabilities (N, C), (N, 2) for Bernoulli targets, and
-    (N, *positions, C) for labels at positions: those of `predict` with the same draws. It is a module like others:
-    `to`, `state_dict`, `inference_mode` and `torch.export` take it.
+    (N,) or (N, K) each, in original units, or class probabilities (N, C) and (N, *positions, C): those of `predict`
+    with the same draws. It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
     """
 
     def __init__(self, parts: Sequence[FixedDraws]) -> None:
@@ -64,11 +63,8 @@ class Predictor(nn.Module):
         """Return mean and standard deviation, or class probabilities."""
         other = next((value for value in (*args, *kwargs.values()) if not isinstance(value, Tensor)), None)
         if other is not None:
-            raise InputError(
-                f"A predictor takes tensors, got {type(other).__name__}: go over a loader and pass the inputs of each "
-                "batch, several of them by keyword, predictor(**inputs). `predict` takes loaders and arrays.",
-                page="how-to/save-and-load",
-            )
+            text = f"A predictor takes tensors, got {type(other).__name__}: pass the inputs of each batch of a loader"
+            raise InputError(f"{text}; `predict` takes loaders and arrays.", page="how-to/save-and-load")
         if self._names:
             parts = kwargs or {str(place): value for place, value in enumerate(args)}
             x: X = Inputs({name: parts[name] for name in self._names})

@@ -11,7 +11,6 @@ from pyrobnn._core.errors import InputError
 
 Table = dict[str, Any]
 StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
-"""Why a fit ended: all its steps were done, or it was stopped before."""
 _ERRORS_OF_A_LEAD = 2.0
 """Standard errors up to which a lead may be chance."""
 _LENIENT = pydantic.ConfigDict(extra="ignore")
@@ -63,7 +62,6 @@ class History:
         return self.log_likelihood - self.kl
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return len(self.kl)
 
 
@@ -73,8 +71,7 @@ class Convergence:
 
     Attributes:
         converged: whether neither more steps nor a lower rate gained the tolerance.
-        elbo: the objective of the best cycle: the ELBO, at the temperature of the method. It is the ELBO of the
-            result, unless `patience` went back to the best validation score.
+        elbo: the ELBO of the best cycle, at the temperature of the method.
         elbo_error: its standard error by Monte Carlo; None after too few steps.
         gain: gain of the last cycle of the schedule over the cycles before; None if there was only one cycle.
         tolerance: in nats.
@@ -147,10 +144,9 @@ class LikelihoodRecord:
 
     Attributes:
         name: the setting in short.
-        score: the mean of log evidence and left-out score of its best start, less the price of determined weights, in
-            nats a row, in the original units of the targets.
-        error: standard error of the lead of the chosen likelihood, by the left-out scores of rows in pairs; 0 for the
-            chosen itself.
+        score: mean of log evidence and left-out score of its best start, less the price of determined weights, in nats
+            a row, in the original units of the targets.
+        error: standard error of the lead of the chosen likelihood, by rows in pairs; 0 for the chosen itself.
     """
 
     name: str
@@ -253,8 +249,7 @@ class FitRecord:
         device: device of the steps.
         engine: engine of the steps.
         batch_size: examples in a mini-batch.
-        noise: how the examples of a mini-batch shared the draws of `MeanField`, as chosen for noise="auto"; by pattern
-            of names if there are several guides.
+        noise: how the examples of a mini-batch shared the draws of `MeanField`; by pattern if there are several guides.
         kl: how the KL was estimated, or the divergence in its place, by the names that `SVI` takes.
         stopped_by: why the steps ended; None in the loop of a caller.
         stop_reason: the same in words.
@@ -268,8 +263,7 @@ class FitRecord:
         evidence: the evidence framework, also where it only measured the model's open scales.
         measured: the numbers of the likelihood, such as "scale", that the data gave, where the model left them open.
         choice: how the parts that nobody gave were chosen.
-        own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
-            neither its steps nor its rates, and whether it has converged is unknown.
+        own_loop: whether a loop of the caller's trained it, as with `pyrobnn.prepare`; its steps are then unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
         extra: a dictionary for entries of callers, which are saved too.
     """

@@ -156,11 +156,9 @@ def update_prior(posterior: Posterior) -> BNN:
     moments, bnn = weight_moments(posterior), posterior.bnn
     for name, (mean, std) in moments.items():
         if not bool(((std > 0) & std.isfinite() & mean.isfinite()).all()):
-            raise InputError(
-                f"The posterior becomes the prior of the next fit, and {name!r} has weights without a spread under "
-                f"{type(posterior.guide).__name__}: use a guide that covers all weights, such as 'mean_field' or "
-                "'laplace', and take the posterior before pruning."
-            )
+            text = f"{name!r} has weights without a spread under {type(posterior.guide).__name__}"
+            remedy = "use a guide that covers all, such as 'mean_field' or 'laplace', and the posterior before pruning"
+            raise InputError(f"The posterior becomes the prior of the next fit, and {text}: {remedy}.")
     prior = FromPosterior(moments)
     is_whole = not any(value.requires_grad for value in bnn.net.parameters())
     means = {name: mean for name, (mean, _) in moments.items()}
