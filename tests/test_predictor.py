@@ -150,11 +150,11 @@ def test_what_is_no_tensor_is_refused_by_name():
     rows = [(row, 0.0) for row in X]
     loader = torch.utils.data.DataLoader(rows, batch_size=8)
     predictor = posterior_of().predictor(5)
-    with refused("takes tensors, got DataLoader: go over a loader"):
+    with refused("takes tensors, got DataLoader: pass the inputs of each"):
         predictor(loader)
     means = torch.cat([predictor(x)[0] for x, _ in loader])
     torch.testing.assert_close(means, predictor(X)[0])
-    with refused(r"takes tensors, got dict: .*predictor\(\*\*inputs\)"):
+    with refused(r"takes tensors, got dict: "):
         predictor({"x": X})
 
 

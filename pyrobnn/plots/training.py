@@ -39,26 +39,25 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
             f"`elbo` takes the posterior of a fit by steps, or its history with a step or more, got {shown(given)}: of "
             "an estimator pass `posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
         )
-    history = given
-    figure, axes = panels(3 if history.validation_steps else 2, layout)
-    parts = [history.log_likelihood, -history.kl]
-    _curve(axes[0], history.elbo, BLUE, "running mean", steps="single steps")
+    figure, axes = panels(3 if given.validation_steps else 2, layout)
+    parts = [given.log_likelihood, -given.kl]
+    _curve(axes[0], given.elbo, BLUE, "running mean", steps="single steps")
     _curve(axes[1], parts[0], ORANGE, "log-likelihood", steps="its single steps")
     _curve(axes[1], parts[1], INK, "minus KL", "--", steps="its single steps")
-    hidden = [_limit(axes[0], [history.elbo]), _limit(axes[1], parts), 0]
+    hidden = [_limit(axes[0], [given.elbo]), _limit(axes[1], parts), 0]
     axes[0].set_ylabel("ELBO (nats)")
     title(axes[0], "Evidence lower bound")
     axes[1].set_ylabel("part (nats)")
     title(axes[1], "Its two parts, which add up to it")
     for axis in axes[:2]:
         legend_below(axis)
-    if history.validation_steps:
-        axes[2].plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
+    if given.validation_steps:
+        axes[2].plot(given.validation_steps, given.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
         axes[2].set_ylabel("mean log score (nats per example)")
         title(axes[2], "Validation data")
     for axis, num in zip(axes, hidden, strict=False):
         axis.set_xlabel(f"step ({num} early steps lie below the picture)" if num else "step")
-        axis.set_xlim(0, max(len(history), 2))
+        axis.set_xlim(0, max(len(given), 2))
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 

@@ -99,13 +99,10 @@ class Plane:
         except REFUSALS:
             mesh = np.meshgrid(*(as_array(x[:, column].unique()) for column in range(2)))
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
-        has_classes = prediction.is_classification
-        surfaces = (
-            _of_classes(prediction, _name(1, class_names))
-            if has_classes
-            else _of_numbers(prediction, plain(data.target_name))
-        )
-        return cls(data, mesh, surfaces, _probs(prediction) if has_classes else None, class_names)
+        if prediction.is_classification:
+            surfaces = _of_classes(prediction, _name(1, class_names))
+            return cls(data, mesh, surfaces, _probs(prediction), class_names)
+        return cls(data, mesh, _of_numbers(prediction, plain(data.target_name)), None)
 
     def draw(self, axis: Axes, number: int) -> None:
         """Draw a surface with its colour scale and the data; on the first surface, also the lines between classes."""
@@ -140,9 +137,7 @@ class Plane:
 
 def _name(label: int, class_names: Sequence[str]) -> str:
     """Return the name of a class, short enough for a heading."""
-    if label >= len(class_names):
-        return f"class {label}"
-    return plain(class_names[label])
+    return plain(class_names[label]) if label < len(class_names) else f"class {label}"
 
 
 def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
