@@ -49,9 +49,7 @@ Check = Callable[[Any], None]
 DTYPES = (torch.float32, torch.float64)
 PLACES = list(product(DTYPES, ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)))
 """Every precision on every device."""
-_NUM_ROWS = 6
-_NUM_DRAWS = 4
-_STEPS = 3
+_NUM_ROWS, _NUM_DRAWS, _STEPS = 6, 4, 3
 
 
 def require(condition: object, message: str) -> None:
@@ -111,9 +109,8 @@ def require_owned(value: Tensor, module: nn.Module, what: str) -> None:
             continue
         seen.add(step)
         leaf = getattr(step, "variable", None)
-        if leaf is not None and id(leaf) not in known:
-            shape = tuple(leaf.shape)
-            raise AssertionError(f"{what} has a trainable tensor of shape {shape} that is not in its .parameters().")
+        owned = leaf is None or id(leaf) in known
+        require(owned, f"{what} has a trainable tensor that is not in its .parameters(): {leaf}.")
         steps += [parent for parent, _ in step.next_functions]
 
 
@@ -155,14 +152,9 @@ def _require_close(subject: str, result: Tensor, than: str, expected: Tensor) ->
     require(close, f"For the same noise {subject} differ from {than}: {result.tolist()} and {expected.tolist()}.")
 
 
-_N = 12
-_S = 4
-_EXTREME = 1e4
-_DRAWS = 20
-_NOISE = 0.3
-_LARGEST_ERRORS = 5.0
-_CHANCE_OF_AN_ALARM = 1e-6
-_SAMPLE = 400
+_N, _S, _DRAWS, _SAMPLE = 12, 4, 20, 400
+_EXTREME, _NOISE = 1e4, 0.3
+_LARGEST_ERRORS, _CHANCE_OF_AN_ALARM = 5.0, 1e-6
 _SAME = Scaler.identity()
 _PRIORS = {"normal weights": Normal(), "positive latent scales": Hierarchical("log_normal")}
 
@@ -354,9 +346,8 @@ def check_likelihood_gradients(setting: Any) -> None:
         f.requires_grad_()
         distribution = module(f)
         total = distribution.log_prob(y).sum() + distribution.log_prob(distribution.sample((_DRAWS,))).sum()
-        gradient = torch.autograd.grad(total, f, allow_unused=True)[0] if total.requires_grad else None
-        if gradient is None:
-            raise AssertionError("No gradient reaches the network's outputs.")
+        require(total.requires_grad, "No gradient reaches the network's outputs.")
+        gradient = torch.autograd.grad(total, f, materialize_grads=True)[0]
         require_finite("The gradient with respect to the outputs", gradient)
         unused = (gradient == 0).all(0).nonzero().flatten().tolist()
         require(not unused, f"No gradient reaches the output columns {unused}.")
@@ -507,11 +498,8 @@ def check_guide_vmaps(setting: Any) -> None:
         guide.vmappable = False
         looped = _flat(posterior.draw(_SAMPLE, seed=2))
         chance = float(ks_2samp(mapped, looped).pvalue.min()) * mapped.shape[1]
-        require(
-            chance > _CHANCE_OF_AN_ALARM,
-            f"For {name} vmapped draws have another distribution than draws one by one, by Kolmogorov's test (p = "
-            f"{chance:.1g}): leave out `vmappable`, or draw all noise inside the call.",
-        )
+        what = f"For {name} vmapped draws have another distribution than draws one by one (p = {chance:.1g})"
+        require(chance > _CHANCE_OF_AN_ALARM, f"{what}: leave out `vmappable`, or draw all noise inside the call.")
 
 
 def _flat(draws: Mapping[str, Any]) -> Any:
@@ -583,10 +571,7 @@ Examples:
 
 
 def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return combinations of a member from each of three families, such that every pair of members occurs.
-
-    The two larger families are crossed, and the smallest is dealt out along their diagonals.
-    """
+    """Return combinations of a member from each of three families, such that every pair of members occurs."""
     order = sorted(range(3), key=lambda place: -len(families[place]))
     first, second, third = (families[place] for place in order)
     for a, b in product(range(len(first)), range(len(second))):
