@@ -26,7 +26,9 @@ _SOURCE = "Spec file, or a CSV, Excel or Parquet file."
 _TASK = "regression (numbers, counts) or classification (classes), where the target leaves it open."
 _GROUPS = "Column of rows that belong together, such as patients: whole groups are held out."
 _LAST = "Share of the rows to hold out from the end of the table, for rows in the order of time, such as 0.2."
-_CATEGORIES = "How text becomes numbers: onehot (as without it), or ordinal."
+_CATEGORIES = (
+    "How text becomes numbers, onehot or ordinal; or a column of numbers that are categories. May be repeated."
+)
 
 
 class _Terminated(BaseException):
@@ -156,7 +158,10 @@ def fit(
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
     groups: Annotated[str | None, typer.Option(help=_GROUPS)] = None,
     test_last: Annotated[float | None, typer.Option(help=_LAST)] = None,
-    categories: Annotated[str | None, typer.Option(help=_CATEGORIES)] = None,
+    categories: Annotated[list[str] | None, typer.Option(help=_CATEGORIES)] = None,
+    sep: Annotated[str | None, typer.Option(help="What separates the columns, if the first lines do not tell.")] = None,
+    decimal: Annotated[str | None, typer.Option(help="Mark of decimals: a point, or a comma.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of a file that is not UTF-8, such as cp1252.")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change the spec; may be repeated.")
     ] = None,
@@ -168,6 +173,7 @@ def fit(
     After an interruption the same command goes on.
     """
     options = {"task": task, "drop": drop, "groups": groups, "test_last": test_last, "categories": categories}
+    options |= {"sep": sep, "decimal": decimal, "encoding": encoding}
     asked = [*(changes or ()), *(f"data.{key}={json.dumps(value)}" for key, value in options.items() if value)]
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target, asked)

@@ -1,17 +1,14 @@
 """Data sets: numbers, splits, where files are looked for, and every refusal."""
 
 import dataclasses
-import gzip
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from pyrobnn import datasets
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import published, sets
 
 UCI_NAMES = sorted(entry.name for entry in sets.UCI_SETS)
@@ -246,159 +243,3 @@ def test_random_splits_are_90_10_and_repeat():
     assert not torch.equal(test.x, other[1].x)
     rows = torch.cat([train.x, test.x])
     assert torch.equal(rows.sort(0).values, dataset.data.x.sort(0).values)
-
-
-# tables
-
-FRAME = pd.DataFrame({"age": [1, 2, 3, 4], "dose": [0.5, 1.5, 2.5, 3.5], "sick": [True, False, True, False]})
-
-
-def write(path: Path, frame: pd.DataFrame) -> Path:
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    else:
-        frame.to_csv(path, index=False)
-    return path
-
-
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet"])
-def test_load_table(tmp_path, ending):
-    path = write(tmp_path / f"study{ending}", FRAME)
-    dataset = datasets.load_table(path, "dose")
-    assert (dataset.name, dataset.task, dataset.class_names) == ("study", "regression", ())
-    assert isinstance(dataset.data, Data)
-    assert dataset.data.feature_names == ("age", "sick")
-    assert dataset.data.target_name == "dose"
-    assert dataset.data.x.tolist() == [[1.0, 1.0], [2.0, 0.0], [3.0, 1.0], [4.0, 0.0]]
-    assert dataset.data.y.tolist() == [0.5, 1.5, 2.5, 3.5]
-    assert dataset.checksum == published.sha256(path)
-    assert dataset.num_splits == 20
-
-
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-@pytest.mark.parametrize(
-    ("values", "classes", "labels"),
-    [
-        (["b", "a", "c", "b"], ("a", "b", "c"), [1, 0, 2, 1]),
-        ([True, False, True, True], ("False", "True"), [1, 0, 1, 1]),
-        ([10, 2, 2, -1], ("-1", "2", "10"), [2, 1, 1, 0]),
-    ],
-)
-def test_text_booleans_and_integers_are_classes(tmp_path, ending, values, classes, labels):
-    dataset = datasets.load_table(write(tmp_path / f"t{ending}", FRAME.assign(y=values)), "y")
-    assert (dataset.task, dataset.class_names) == ("classification", classes)
-    assert dataset.data.y.dtype == torch.int64
-    assert dataset.data.y.tolist() == labels
-
-
-def test_task_can_be_forced(tmp_path):
-    path = write(tmp_path / "t.csv", FRAME.assign(count=[3, 1, 4, 1], code=[0.0, 1.0, 0.0, 2.0]))
-    counts = datasets.load_table(path, "count", task="regression")
-    assert (counts.task, counts.data.y.dtype) == ("regression", torch.float64)
-    assert counts.data.y.tolist() == [3.0, 1.0, 4.0, 1.0]
-    codes = datasets.load_table(path, "code", task="classification")
-    assert codes.class_names == ("0", "1", "2")
-    assert codes.data.y.tolist() == [0, 1, 0, 2]
-
-
-@pytest.mark.parametrize(("rows", "values"), [(300, 150), (300, 17), (1000, 11), (40, 2), (1000, 10)])
-def test_many_whole_numbers_need_a_task(tmp_path, rows, values):
-    frame = pd.DataFrame({"area": np.arange(rows) / 7, "number": 5 + np.arange(rows) % values})
-    path = write(tmp_path / "t.csv", frame)
-    if values <= 10:
-        assert len(datasets.load_table(path, "number").class_names) == values
-        return
-    with pytest.raises(InputError, match=f"'number' holds {values} different whole numbers, 5 to") as caught:
-        datasets.load_table(path, "number")
-    assert "counts (--set likelihood.type=poisson), amounts (--set data.task=regression) or classes" in str(
-        caught.value
-    )
-    assert datasets.load_table(path, "number", task="regression").data.y[:2].tolist() == [5.0, 6.0]
-    assert len(datasets.load_table(path, "number", task="classification").class_names) == values
-
-
-@pytest.mark.parametrize(("least", "median"), [(82, 99.5), (83, 100.5), (1000, 1017.5), (-300, -282.5)])
-def test_whole_numbers_from_a_median_of_100_are_amounts(tmp_path, least, median):
-    prices = least + np.arange(36)
-    assert np.median(prices) == median
-    path = write(tmp_path / "t.csv", pd.DataFrame({"area": np.arange(36) / 7, "price": prices}))
-    if median < 100:
-        with pytest.raises(InputError, match="'price' holds 36 different whole numbers"):
-            datasets.load_table(path, "price")
-        return
-    dataset = datasets.load_table(path, "price")
-    assert (dataset.task, dataset.data.y.tolist()) == ("regression", prices.tolist())
-    assert dataset.reason == "whole numbers"
-
-
-TABLE_REFUSALS = {
-    "no such column": (FRAME, "doze", "has no column 'doze'. Did you mean 'dose'\\? Its columns: age, dose, sick"),
-    "missing feature": (FRAME.assign(age=[1, None, None, 4]), "dose", "Column 'age' has 2 missing .* in rows 2, 3:"),
-    "missing text": (FRAME.assign(city=["a", None, "b", "b"]), "city", "column 'city' has 1 missing value"),
-    "constant": (FRAME.assign(dose=2.5), "dose", "Target column 'dose' is 2.5 in all 4 rows: there is nothing to"),
-    "infinite target": (FRAME.assign(dose=[1.0, 2.0, float("inf"), 3.0]), "dose", "'dose' must be finite, .* in row 3"),
-    "only a target": (FRAME[["dose"]], "dose", "has no feature columns, only the target 'dose'"),
-    "saved index": (FRAME.rename(columns={"age": ""}), "dose", "Column 'Unnamed: 0' has no name in the file: name it"),
-    "infinite": (FRAME.assign(age=[1.0, float("inf"), 2.0, 3.0]), "dose", "Column 'age' must be finite, .* in row 2"),
-}
-
-
-@pytest.mark.parametrize("case", TABLE_REFUSALS)
-def test_load_table_refuses(tmp_path, case):
-    frame, target, message = TABLE_REFUSALS[case]
-    with pytest.raises(InputError, match=message):
-        datasets.load_table(write(tmp_path / "t.csv", frame), target)
-
-
-def test_load_table_refuses_a_target_that_does_not_fit_the_task(tmp_path):
-    when = pd.date_range("2020-01-01", periods=4)
-    path = write(tmp_path / "name.parquet", FRAME.assign(name=list("abcd")))
-    with pytest.raises(InputError, match="'name' must be numeric for a regression, got str"):
-        datasets.load_table(path, "name", task="regression")
-    with pytest.raises(InputError, match="'when' holds dates"):
-        datasets.load_table(write(tmp_path / "when.parquet", FRAME.assign(when=when)), "when")
-    with pytest.raises(InputError, match="must hold whole numbers or text for a classification"):
-        datasets.load_table(write(tmp_path / "t.csv", FRAME), "dose", task="classification")
-    with pytest.raises(InputError, match="`task` must be 'regression', 'classification' or None, got 'ranking'"):
-        datasets.load_table(path, "dose", task="ranking")
-
-
-def test_files_that_are_no_tables(tmp_path):
-    with pytest.raises(InputError, match="There is no file .*absent.csv"):
-        datasets.load_table(tmp_path / "absent.csv", "y")
-    (tmp_path / "t.ods").touch()
-    with pytest.raises(InputError, match="t.ods must end in .csv, .csv.gz, .tsv, .txt, .xlsx, .parquet"):
-        datasets.load_table(tmp_path / "t.ods", "y")
-    broken = {
-        "empty.csv": b"",
-        "binary.csv": b"\xff\xfe\x00\x81\n",
-        "ragged.csv": b"a,b\n1,2\n1,2,3,4\n",
-        "plain.csv.gz": b"a,b\n1,2\n",
-        "cut.csv.gz": gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:30],
-        "no.parquet": b"a,b\n1,2\n",
-    }
-    for name, content in broken.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name} cannot be read as a table"):
-            datasets.load_table(tmp_path / name, "b")
-
-
-def test_load_features_takes_the_named_columns_in_order(tmp_path):
-    path = write(tmp_path / "new.csv", FRAME.assign(city="x"))
-    x = datasets.load_features(path, ["dose", "age"])
-    assert x.dtype == torch.float64
-    assert x.tolist() == [[0.5, 1.0], [1.5, 2.0], [2.5, 3.0], [3.5, 4.0]]
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
-        (["ag", "dose", "night"], "has no columns 'ag', 'night'. Did you mean 'age'"),
-        (["gap"], "Column 'gap' has 1 missing value, in row 2"),
-    ],
-)
-def test_load_features_refuses(tmp_path, names, message):
-    frame = FRAME.assign(gap=[1, None, 2, 3])
-    with pytest.raises(InputError, match=message):
-        datasets.load_features(write(tmp_path / "new.csv", frame), names)

@@ -26,9 +26,10 @@ from typer.testing import CliRunner
 from pyrobnn import InputError, guides, likelihoods, priors
 from pyrobnn._core.settings import to_dict
 from pyrobnn.cli import app
-from pyrobnn.datasets import load_features, load_table
+from pyrobnn.datasets import load_table
 from pyrobnn.inference import tables as methods
 from pyrobnn.runs.spec import RunSpec
+from pyrobnn.tables.encoder import Encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ONE_LINE = (InputError, OSError, FloatingPointError)
@@ -256,6 +257,6 @@ def test_a_table_is_read_or_refused(file, task):
     name, content, target = file
     path = workplace() / name
     path.write_bytes(content)
-    for read in (lambda: load_features(path, [target]), lambda: load_table(path, target, task=task)):
+    for read in (lambda: Encoder.stored(None, [target]).transform(path), lambda: load_table(path, target, task=task)):
         with suppress(*ONE_LINE):
             read()

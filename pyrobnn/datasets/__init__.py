@@ -2,7 +2,7 @@
 
 from pyrobnn.datasets.base import Dataset
 from pyrobnn.datasets.registry import DatasetInfo, fetch, info, load, names
-from pyrobnn.datasets.table import load_features, load_table
+from pyrobnn.datasets.table import load_table
 from pyrobnn.datasets.toy import quartic, quartic_curve, sinusoid, sinusoid_curve
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "fetch",
     "info",
     "load",
-    "load_features",
     "load_table",
     "names",
     "quartic",

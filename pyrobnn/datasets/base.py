@@ -1,8 +1,7 @@
 """Dataset: a data set with its train and test splits, and where it came from."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +12,9 @@ from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, split_rows
 from pyrobnn.tables.reading import Task
-from pyrobnn.tables.texts import How
+
+if TYPE_CHECKING:
+    from pyrobnn.tables.encoder import Encoder
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
@@ -42,15 +43,6 @@ def test_share(y: Tensor) -> float:
     return max(share, needed) if needed <= min(_LARGEST_TEST_SHARE, _MOST_TEST_ROWS / len(y)) else share
 
 
-class Encoding(TypedDict):
-    """The settings of the `Encoder` of a table, in JSON's types."""
-
-    categories: str
-    missing: str
-    columns: Mapping[str, Mapping[str, Any]]
-    read: NotRequired[Mapping[str, How]]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """A loaded data set.
@@ -66,8 +58,9 @@ class Dataset:
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
         reason: of a user's table, as all that follows: the reason for this task, in words.
-        encoder: how its columns were read and encoded; `pyrobnn.datasets.load_features` takes it.
+        encoder: how its columns were read and encoded; `encoder.transform` makes the inputs of a file or a frame.
         notes: what was assumed in reading it, a line for each.
+        described: its columns by their kinds, in a line.
         doubts: columns to look at again, and why, a line for each.
         groups: the group of each row, (N,): copies of a row share it, and a split keeps them in one part.
         test: share of the rows in the test part of a random split.
@@ -92,8 +85,9 @@ class Dataset:
     licence: str
     checksum: str
     reason: str = ""
-    encoder: Encoding | None = dataclasses.field(default=None, repr=False)
+    encoder: "Encoder | None" = dataclasses.field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    described: str = ""
     doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)
     test: float = TEST_FRACTION

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
+from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
@@ -35,18 +37,8 @@ from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
-from pyrobnn.tables.cells import expanded, learned_reading
-from pyrobnn.tables.encoder import (
-    Encoder,
-    as_table,
-    is_frame,
-    require_distinct_names,
-    require_finite,
-    require_known,
-    tell_of_new_values,
-)
-from pyrobnn.tables.reading import Task
-from pyrobnn.tables.texts import How
+from pyrobnn.tables.encoder import Encoder
+from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
 from pyrobnn.verdict.complaint import tell
 
 NO_TARGETS = "no_validation"
@@ -214,13 +206,14 @@ class AbstractBNN(BaseEstimator):
         """Return checked rows as numbers; a new fit learns the columns."""
         require_no_dates(y, or_text=self.TASK == "regression")
         table, y = self._checked(X, y, reset=reset)
-        targets, weights = self._check_targets(y, reset=reset, classes=classes), self._weights(y, sample_weight)
+        columns, targets = table.columns, self._check_targets(y, reset=reset, classes=classes)
+        weights = self._weights(y, sample_weight)
         if weights is not None:
             used = weights > 0
-            table, targets, weights = table[used].reset_index(drop=True), targets[used], weights[used]
+            columns, targets, weights = columns[used].reset_index(drop=True), targets[used], weights[used]
         if reset:
-            self.encoder_ = Encoder.learn(table, self.categories, self.missing, read=self._read)
-        x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
+            self.encoder_ = Encoder.learn(columns, table.how, categories=self.categories, missing=self.missing)
+        x, categories = self.encoder_.matrix(columns), self.encoder_.onehot()
         copies, learns = None, bool(categories) or self.missing == "impute"
         both = with_targets(x, targets, self._num_labels) if learns else x
         if reset:
@@ -241,16 +234,36 @@ class AbstractBNN(BaseEstimator):
             )
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
-    def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:
+    def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[Table, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
-        words, encoder = self.missing == "impute", None if reset else self.encoder_
-        table, how, y = read_rows(self, X, y, encoder, words=words, options=self._TARGETS)
-        require_finite(table, gaps=words)
-        if encoder is None:
-            self._read: dict[str, How] = learned_reading(table, how, self.categories)
-        table = expanded(table, self._read)
-        if encoder is not None:
-            tell_of_new_values(table, encoder)
+        for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
+            check_unmasked(values, name)
+            if isinstance(values, torch.Tensor):
+                as_tensor(values, name)
+        require_known(y)
+        has_targets, known = not (isinstance(y, str) and y == NO_TARGETS), None if reset else self.encoder_
+        of_numbers = {"dtype": np.float64, "ensure_all_finite": False}
+        if is_frame(X):
+            frame = framed(X)
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            frame = frame if known is None else frame.set_axis([*known.columns], axis=1)
+            rows = np.zeros((len(frame), 1))
+            _, y = check_X_y(rows, y if has_targets else rows[:, 0], **of_numbers, **self._TARGETS)
+        else:
+            odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
+            if odd is not None:
+                which = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
+                raise InputError(
+                    f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {which}."
+                )
+            if has_targets:
+                X, y = validate_data(self, X, y, reset=reset, **of_numbers, **self._TARGETS)
+            else:
+                X = validate_data(self, X, reset=reset, **of_numbers)
+            frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])] if known is None else [*known.columns])
+        table = read(frame, categories=self.categories, missing=self.missing) if known is None else known.read(frame)
+        for note in table.notes:
+            warn_user(f"C{note[1:]}.")
         return table, y
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
@@ -264,17 +277,51 @@ class AbstractBNN(BaseEstimator):
         """Return the full predictive distribution in original units: the mixture over posterior draws.
 
         Examples:
-            >>> data = bnn.datasets.sinusoid()
-            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(data.x, data.y)
-            >>> prediction = regressor.predict_dist(data.x[:3])
-            >>> prediction.epistemic_std.shape, prediction.aleatoric_std.shape
-            (torch.Size([3]), torch.Size([3]))
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
+            >>> regressor.predict_dist([[0.5]])
+            Prediction(Gaussian, num_draws=500, num_inputs=1)
         """
         return self._predict_rows(self._inputs(X)).named_as(X)
 
+    def outside(self, X: Any) -> pd.DataFrame:
+        """Return which columns of X have unknown categories, missing values or numbers beyond those of the fit.
+
+        There is a row for each column with any: counts, an example with its row, and what the fit had.
+
+        Examples:
+            >>> classifier = bnn.BNNClassifier(steps=20, random_state=0).fit([[0.0], [1.0]], ["a", "b"])
+            >>> classifier.outside([[0.1], [7.0]])["beyond"].to_dict()
+            {'x0': 1}
+        """
+        check_is_fitted(self, "posterior_")
+        return self.encoder_.outside(self._checked(X, reset=False)[0].columns).table
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted estimator to a file, a pickle, which `load` reads."""
+        check_is_fitted(self, "posterior_")
+        with new_file(path := Path(path)) as file:
+            file.write_bytes(pickle.dumps(self))
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Return the estimator that `save` wrote. A pickle can run any code: load files of people you trust."""
+        found = pickle.loads(Path(path).read_bytes())
+        if not isinstance(found, cls):
+            raise InputError(f"{path} holds a {type(found).__name__}: load it by {type(found).__name__}.load.")
+        return found
+
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
-        return self.encoder_.matrix(self._checked(X, reset=False)[0])
+        table, _ = self._checked(X, reset=False)
+        new = self.encoder_.outside(table.columns).table.query("unknown > 0 or missing > 0")
+        if len(new):
+            what = "are -1" if self.encoder_.categories == "ordinal" else "are predicted as mixtures of the known ones"
+            warn_user(
+                f"X has what the fit had not: unknown categories {what}, and missing values are drawn given the others."
+                f"\n{new.drop(columns='beyond').to_string()}"
+            )
+        return self.encoder_.matrix(table.columns)
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
         return predict_copies(self.posterior_, self._imputer, inputs, num_draws=int(self.num_draws))
@@ -350,48 +397,14 @@ def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
     return direct, inner
 
 
-def read_rows(
-    estimator: BaseEstimator, X: Any, y: Any, encoder: Encoder | None, *, words: bool, options: Mapping[str, Any]
-) -> tuple[pd.DataFrame, dict[str, How], Any]:
-    """Return inputs as a table, how each column was read, and targets, after scikit-learn's checks.
-
-    `encoder` is None for a new fit, and `options` are those of scikit-learn's validators for targets.
-    """
-    for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
-        check_unmasked(values, name)
-        if isinstance(values, torch.Tensor):
-            as_tensor(values, name)
-    require_known(y)
-    reset, has_targets = encoder is None, not (isinstance(y, str) and y == NO_TARGETS)
-    of_numbers = {"dtype": np.float64, "ensure_all_finite": False}
-    if is_frame(X):
-        require_distinct_names(X)
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
-        table, how = as_table(X, encoder, words=words)
-        numbers = table.select_dtypes("number").to_numpy()
-        rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
-        _, y = check_X_y(rows, y if has_targets else np.zeros(len(rows)), **of_numbers, **options)
-        return table, how, y
-    odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
-    if odd is not None:
-        names = "its columns" if encoder is None else f"the columns of the fit, {listed(encoder.made_from())}"
-        raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
-    if has_targets:
-        X, y = validate_data(estimator, X, y, reset=reset, **of_numbers, **options)
-    else:
-        X = validate_data(estimator, X, reset=reset, **of_numbers)
-    return *as_table(X, encoder), y
-
-
 def require_no_dates(y: Any, *, or_text: bool) -> None:
     """Refuse targets that are dates, or texts; objects may be texts of numbers, which scikit-learn reads."""
     values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
-    if isinstance(odd, pd.Interval):
-        raise InputError(f"`y` holds intervals, such as {str(odd)!r}: number them, as pandas.cut(..., labels=False).")
-    if isinstance(odd, _TIMES):
+    if isinstance(odd, (*_TIMES, pd.Interval)):
+        kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
         raise InputError(
-            f"`y` holds dates or times, such as {str(odd)!r}: make numbers of them, such as days since a date."
+            f"`y` holds {kind}, such as {str(odd)!r}: make numbers of them, as days or pandas.cut(..., labels=False)."
         )
     if or_text and isinstance(odd, str):
         raise InputError(
@@ -403,11 +416,10 @@ def require_no_dates(y: Any, *, or_text: bool) -> None:
 def _first_odd(values: Any) -> Any:
     """Return the first text that is no number, or the first date, of an array; None if there is none."""
     is_array = isinstance(values, np.ndarray) and values.dtype.kind in "OUMm"
-    return next((value for value in (values.flat if is_array else ()) if _is_odd(value)), None)
-
-
-def _is_odd(value: Any) -> bool:
-    try:
-        return isinstance(value, (*_TIMES, pd.Interval)) or (isinstance(value, str) and float(value) is None)
-    except ValueError:
-        return True
+    for value in values.flat if is_array else ():
+        try:
+            if isinstance(value, (*_TIMES, pd.Interval)) or (isinstance(value, str) and float(value) is None):
+                return value
+        except ValueError:
+            return value
+    return None

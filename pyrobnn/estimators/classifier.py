@@ -42,11 +42,9 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
 
     Examples:
-        >>> from sklearn.datasets import load_iris
-        >>> x, y = load_iris(return_X_y=True)
-        >>> classifier = bnn.BNNClassifier(steps=50, random_state=0).fit(x, y)
-        >>> classifier.predict(x[:2]).shape, classifier.predict_proba(x[:2]).shape
-        ((2,), (2, 3))
+        >>> classifier = bnn.BNNClassifier(steps=20, random_state=0).fit([[0.0], [3.0]], ["a", "b"])
+        >>> classifier.predict([[0.5]]).shape, classifier.predict_proba([[0.5]]).shape
+        ((1,), (1, 2))
     """
 
     TASK = "classification"

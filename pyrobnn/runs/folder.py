@@ -133,4 +133,4 @@ def columns_of_run(folder: Path) -> list[str]:
     """Return the names of the columns that a table needs for predictions of a run."""
     data = read_json(folder / "manifest.json")["data"]
     encoder = data.get("encoder") or {}
-    return list(encoder.get("read") or encoder.get("columns") or data["feature_names"])
+    return list(encoder.get("columns") or data["feature_names"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
@@ -15,12 +16,12 @@ from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer
-from pyrobnn.datasets.table import encoder_of, load_rows
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.folder import ALL_ROWS, read_json, run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
+from pyrobnn.tables.encoder import Encoder
 
 ROWS = "rows.safetensors"
 """The file of the rows from which missing values are drawn."""
@@ -33,7 +34,7 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
     imputer = None
     if (folder / ROWS).is_file():
         encoder = read_json(folder / "manifest.json")["data"]["encoder"]
-        imputer = Imputer(load_file(folder / ROWS)["rows"], encoder_of(encoder).onehot())
+        imputer = Imputer(load_file(folder / ROWS)["rows"], Encoder.stored(encoder).onehot())
     return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
 
 
@@ -60,14 +61,18 @@ def predict_table(
     folder = run_folder(run_dir)
     place = folder_for_new_rows(folder)
     data = read_json(place / "manifest.json")["data"]
-    rows = load_rows(table, data["feature_names"], data.get("encoder"))
+    spec = RunSpec.from_toml(folder / "spec.toml")
+    encoder = Encoder.stored(data.get("encoder"), data["feature_names"])
+    rows = encoder.read(table, sep=spec.data.sep, encoding=spec.data.encoding)
     for note in rows.notes:
         on_note(note)
-    spec = RunSpec.from_toml(folder / "spec.toml")
-    outside = {} if rows.outside is None else {"outside": rows.outside}
-    with waiting(f"predicting {counted(len(rows.x), 'row')}"):
-        prediction = predict_run(place, rows.x, num_draws=spec.predict.num_draws)
-        frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
+    if len((outside := encoder.outside(rows.columns)).table):
+        on_note(f"outside of the rows of the fit (rows from 0):\n{outside.table.to_string()}")
+    added = {} if data.get("encoder") is None else {"outside": outside.rows}
+    with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
+        x = torch.from_numpy(encoder.matrix(rows.columns))
+        prediction = predict_run(place, x, num_draws=spec.predict.num_draws)
+        frame = prediction.to_frame(data["class_names"] or None).assign(**added)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]
     frame.insert(0, f"{name}_id" if name in frame else name or "row", names)

@@ -23,7 +23,6 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK, leaks
-from pyrobnn.datasets.table import encoder_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
@@ -325,7 +324,7 @@ def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction
 
 def _without(name: str, prepared: Prepared) -> Remedy:
     """Return the remedy that leaves out a column of the table."""
-    made = {} if prepared.dataset.encoder is None else encoder_of(prepared.dataset.encoder).positions()
+    made = {} if prepared.dataset.encoder is None else prepared.dataset.encoder.positions()
     at = prepared.train.feature_names.index(name)
     column = next((column for column, places in made.items() if at in places), name)
     words = f"leave out {column!r}"
@@ -352,8 +351,8 @@ def _write_views(result: RunResult, prepared: Prepared) -> None:
         spec=spec.as_dict(),
         manifest=read_json(folder / "manifest.json"),
         class_names=dataset.class_names,
-        columns=None if encoder is None else encoder_of(encoder).positions(),
-        first_days={} if encoder is None else encoder_of(encoder).first_days(),
+        columns=None if encoder is None else encoder.positions(),
+        first_days={} if encoder is None else encoder.first_days(),
         notes=[prepared.sentence, *dataset.notes, *filter(None, [result.learned])],
         doubts=(*dataset.doubts, *result.doubts),
         folder=str(folder),

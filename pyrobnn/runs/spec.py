@@ -10,7 +10,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn import likelihoods
-from pyrobnn._core.errors import InputError, counted, listed
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
@@ -245,11 +245,7 @@ def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     """Return a line on the data: their rows, the task and its reason, the columns by their kind, and both parts."""
     data, names = dataset.data, dataset.class_names
     reason = f" ({dataset.reason})" if dataset.reason else ""
-    kinds: dict[str, list[str]] = {}
-    for name, how in ({} if dataset.encoder is None else dataset.encoder.get("read", {})).items():
-        kinds.setdefault(how["kind"], []).append(name)
-    columns = "; ".join(f"{kind} {listed(of)}" for kind, of in kinds.items())
-    inputs = f"{sum(map(len, kinds.values()))} columns: {columns}" if kinds else counted(data.num_inputs, "input")
+    inputs = dataset.described or counted(data.num_inputs, "input")
     counts = zip(names, train.class_counts(len(names)), test.class_counts(len(names)), strict=True) if names else ()
     classes = ", ".join(f"{one} and {other} of {name!r}" for name, one, other in counts)
     return (
@@ -283,7 +279,7 @@ def _read(name: str, table: Any) -> Any:
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
 
 
-_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "categories", "missing")]
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pydantic import Field
 from pyrobnn._core.errors import InputError, did_you_mean, listed
 from pyrobnn._core.settings import setting
 from pyrobnn.data import InputColumns
-from pyrobnn.tables.cells import NAMELESS, teaches_nothing
-from pyrobnn.tables.files import ENDINGS, check_names, column_names, ending, looks_like_data, read_sheet
+from pyrobnn.tables.cells import teaches_nothing
+from pyrobnn.tables.files import ENDINGS, NAMELESS, Dialect, check_names, column_names, ending, read_file
 from pyrobnn.tables.reading import Task
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
-OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last")
+OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "decimal", "encoding")
 _NUM_TEST = 200
 
 
@@ -41,9 +41,11 @@ class DataSpec:
         drop: other columns of that file that are not features.
         groups: a column of that file, such as patients with several rows each, whose groups stay in one part of the
             split; it is not a feature.
-        categories: how columns of text become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" leaves rows without a target out, draws other values that are
-            missing several times, given the other columns, and adds indicator columns.
+        sep: what separates its columns, if its first lines do not tell; `decimal` marks its decimals, and `encoding`
+            is not UTF-8, such as "cp1252".
+        categories: how categories become numbers, "onehot" or "ordinal", and columns of numbers that are categories.
+        missing: "raise" refuses missing numbers and dates, "impute" leaves rows without a target out, draws other
+            values that are missing several times, given the other columns, and adds indicator columns.
         split: number of the train/test split.
         test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
             name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
@@ -62,7 +64,10 @@ class DataSpec:
     id: str | None = None
     drop: tuple[str, ...] = ()
     groups: str | None = None
-    categories: Literal["onehot", "ordinal"] = "onehot"
+    sep: str | None = None
+    decimal: Literal[".", ","] | None = None
+    encoding: str | None = None
+    categories: str | tuple[str, ...] = "onehot"
     missing: Literal["raise", "impute"] = "raise"
     split: Annotated[int, Field(ge=0)] = 0
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -85,6 +90,11 @@ class DataSpec:
         if self.test_last is not None and (self.test, self.groups, self.split) != (None, None, 0):
             raise InputError("[data] `test_last` holds the last rows out: leave out `test`, `groups` and `split`.")
 
+    @property
+    def dialect(self) -> Dialect:
+        """How the file is written."""
+        return Dialect(self.sep, self.decimal, self.encoding)
+
     def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
         """Return the data set, standardised or not as asked.
 
@@ -96,20 +106,15 @@ class DataSpec:
         from pyrobnn.data.in_memory import Data
 
         if self.path is not None and self.target is not None:
-            dataset = datasets.load_table(
-                self.path,
-                self.target,
-                task=self.task or implied,
-                id=self.id,
-                drop=self.drop,
-                groups=self.groups,
-                categories=self.categories,
-                missing=self.missing,
-                split=self.split,
-                test=self.test,
-                test_last=self.test_last,
-                all_rows=all_rows,
+            same = (
+                "categories",
+                "missing",
+                "split",
+                "test",
+                *(key for key in OF_A_TABLE if key not in ("target", "task")),
             )
+            told = {key: getattr(self, key) for key in same}
+            dataset = datasets.load_table(self.path, self.target, task=self.task or implied, all_rows=all_rows, **told)
         else:
             dataset = _toy(self.name) if self.name in ("sinusoid", "quartic") else datasets.load(str(self.name))
         if self.test is not None:
@@ -158,18 +163,19 @@ def sections_of(path: Path, target: str | None, changes: Sequence[str]) -> dict[
 
     The sections, the section [data] with the changes to it, and the names of columns are checked.
     """
-    if ending(path):
-        tables = {"data": {"path": str(path), "target": _target(path, target), "missing": "impute"}}
-    else:
-        tables = read_spec(path)
-        if target is not None:
-            raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
+    if not ending(path) and target is not None:
+        raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
+    tables = {"data": {"path": str(path), "missing": "impute"}} if ending(path) else read_spec(path)
     parsed = [parse_change(text) for text in changes]
     check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
     if isinstance(given := tables["data"], dict):
-        data = data_section(given | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2})
+        changed = given | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2}
+        if ending(path):
+            dialect = Dialect(*(changed.get(key) for key in Dialect._fields))
+            given["target"] = changed["target"] = _target(path, target, dialect)
+        data = data_section(changed)
         if data.path is not None:
-            check_names(Path(data.path), columns_asked(data))
+            check_names(Path(data.path), columns_asked(data), data.dialect)
     return tables
 
 
@@ -178,19 +184,15 @@ def columns_asked(data: DataSpec) -> list[str]:
     return [name for name in (data.target, data.id, data.groups, *data.drop) if name is not None]
 
 
-def _target(path: Path, target: str | None) -> str:
+def _target(path: Path, target: str | None, dialect: Dialect) -> str:
     """Return the target of a table, or ask for it."""
-    check_names(path, [])
+    check_names(path, [], dialect)
     if target is not None:
         return target
-    names = column_names(path)
-    if looks_like_data(names):
-        doubt, such = ", if the first row has names at all, and not data", ""
-    else:
-        command = shlex.join([str(path), "--target", names[-1]])
-        doubt, such = "", f" To predict {names[-1]!r}:\n  pyrobnn fit {command}"
+    names = column_names(path, dialect)
     raise InputError(
-        f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {listed(names)}.{such}"
+        f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
+        f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
     )
 
 
@@ -244,12 +246,12 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
     """
     given = [parse_change(text) for text in changes]
     known = data_section(tables["data"] | {keys[1]: value for keys, value in given if keys[0] == "data"})
-    sheet = read_sheet(Path(str(known.path)))
-    if known.missing == "impute" and sheet.frame[known.target].notna().any():  # rows without a target are left out
-        sheet = dataclasses.replace(sheet, frame=sheet.frame.dropna(subset=[known.target]))
-    others = [name for name in map(str, sheet.frame) if name not in columns_asked(known)]
-    why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
-    texts = (name for name in why if not (name.startswith(NAMELESS) or sheet.frame[name].isna().all()))
+    frame, _ = read_file(Path(str(known.path)), known.dialect)
+    if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
+        frame = frame.dropna(subset=[known.target])
+    others = [name for name in map(str, frame) if name not in columns_asked(known)]
+    why = {name: reason for name in others if (reason := teaches_nothing(frame, name))}
+    texts = (name for name in why if not (name.startswith(NAMELESS) or frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
     dropped = [name for name in why if name != names]
     changes = [f"data.drop={json.dumps([*known.drop, *dropped])}"] if dropped else []

@@ -1,1 +1,5 @@
 """Tables of users: files of rows and columns, and frames, read into numbers, categories and dates."""
+
+from pyrobnn.tables.reading import Table, read
+
+__all__ = ["Table", "read"]

@@ -1,13 +1,15 @@
-"""Columns of users' tables as numbers, dates or text, with the rows that cannot be read."""
+"""Columns of users' tables as numbers, dates or categories, with the rows that cannot be read."""
 
+import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pyrobnn._core.errors import InputError, counted, listed
-from pyrobnn.tables.files import Sheet
-from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, learned_dates, one_zone, read_numbers
+from pyrobnn.tables.files import NAMELESS
+from pyrobnn.tables.texts import How, any_value, date_columns, dates_of, in_utc, numbers_of, one_zone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,15 +18,13 @@ NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 """Kinds of columns."""
 MARK = "missingindicator_"
 """Start of the name of a column of 0 and 1 that marks where a number is missing."""
-NAMELESS = "Unnamed: "
-"""Start of the name that pandas gives to a column without one, such as a saved index."""
-MOST_CATEGORIES = 20
+_OF_DATES = ("date", "datetime", "datetime64")
+_OF_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+_MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _MOST_NUMBERS = 20
 """Different numbers that a column of categories may hold."""
-_MOST_NAMED_ROWS = 5
-_MOST_WORDS = 3
-"""Texts that a message names."""
+_MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
 
 
 def with_marks(names: Sequence[str]) -> dict[str, list[int]]:
@@ -54,117 +54,9 @@ def rows_of(chosen: Any, first: int = 1) -> str:
     numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
     if len(numbers) == 1:
         return f"row {numbers[0]}"
-    listed = ", ".join(numbers[:_MOST_NAMED_ROWS])
+    shown = ", ".join(numbers[:_MOST_NAMED_ROWS])
     more = len(numbers) - _MOST_NAMED_ROWS
-    return f"rows {listed} and {more} more" if more > 0 else f"rows {listed}"
-
-
-def refuse_missing(column: Any, label: str, advice: str) -> None:
-    """Refuse a column with gaps."""
-    gaps = column.isna()
-    if gaps.any():
-        raise InputError(f"{label} has {counted(int(gaps.sum()), 'missing value')}, in {rows_of(gaps)}: {advice}.")
-
-
-class Read(NamedTuple):
-    """A column with texts as numbers or dates where they are, how it was read, and a line about it, if any."""
-
-    column: "pd.Series"
-    how: How
-    line: str
-
-
-def read_cells(
-    sheet: Sheet, name: str, label: str, before: How | None, *, words: bool = False, advice: str
-) -> Read:  # fmt: skip
-    """Return a column as numbers, dates or text.
-
-    `label` is the column in messages, `before` how it was read in training, or None. `words` tells whether words among
-    numbers or dates count as missing; in prediction only those without a digit. `advice` is what else to do.
-    """
-    import pandas as pd
-
-    column, expected = sheet.frame[name], None if before is None else before["kind"]
-    kind = pd.api.types.infer_dtype(column, skipna=True)
-    if expected == TEXTS:
-        return Read(column, {"kind": TEXTS}, "")
-    if column.isna().all() and (before is not None or kind == "string"):
-        column, kind = pd.Series(np.nan, index=column.index), "datetime" if expected == DATES else "empty"
-    if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-        zone = one_zone(column if column.dtype == object else column.dropna()[:1], before, label)
-        return Read(in_utc(pd.to_datetime(column, utc=True)), {"kind": DATES, "zone": zone}, "")
-    if kind not in ("string", "mixed", "mixed-integer"):
-        if expected == DATES and column.notna().any():
-            raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
-        return Read(column, {"kind": NUMBERS}, "")
-    texts = column.map(str, na_action="ignore")
-    read = None if expected == DATES else _read_numbers(texts, before, comma=sheet.decimal_comma)
-    read = _read_dates(texts, before, label) if read is None else read
-    if read is None:
-        return Read(column, {"kind": TEXTS}, "")
-    strange = texts.notna() & read.column.isna()
-    known = set() if before is None else set(before.get("words", ()))
-    is_other = before is not None and expected == NUMBERS and read.column.isna().all() and strange.sum() > _MOST_WORDS
-    if words and not is_other:
-        known.update(text for text in texts.dropna() if before is None or not any(map(str.isdigit, text)))
-    most = "numbers, but text" if read.how["kind"] == NUMBERS else "dates, but other text"
-    refuse_words(texts, strange & ~texts.isin(known), label, most, advice, first=sheet.first_row)
-    line = read.line
-    if strange.any():
-        read.how["words"] = found = list(texts[strange].value_counts().index)
-        shown = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
-        gaps = f"{shown} in {rows_of(strange, sheet.first_row)} counted as missing"
-        line = f"{line}; {gaps}" if line else gaps
-    return read._replace(line=f"column {name!r}: {line}" if line else "")
-
-
-def _read_numbers(texts: "pd.Series", before: How | None, *, comma: bool) -> Read | None:
-    """Return texts as numbers, NaN where they are none; None for a new column of categories or words."""
-    decimal = None if before is None else before.get("decimal")
-    form, numbers = read_numbers(texts, comma=comma, decimal=decimal)
-    are_most = 2 * numbers.notna().sum() >= texts.notna().sum()
-    if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, texts[numbers.isna()].nunique()):
-        return None
-    is_whole = not (numbers.isna().any() or texts.str.contains(form.decimal, regex=False, na=False).any())
-    line = f"read as numbers{form.in_words}" if form.in_words and decimal is None else ""
-    return Read(numbers.astype(np.int64) if is_whole else numbers, {"kind": NUMBERS, "decimal": form.decimal}, line)
-
-
-def _read_dates(texts: "pd.Series", before: How | None, label: str) -> Read | None:
-    """Return texts as dates, missing where they are none; None where less than half of a new column are dates."""
-    try:
-        dates, form = dates_of(texts, None if before is None else before.get("format"))
-    except InputError as error:
-        raise InputError(f"{label} holds {error}") from None
-    if before is None and 2 * (texts.notna() & dates.isna()).sum() >= texts.notna().sum():
-        return None
-    zone = one_zone(texts[dates.notna()], before, label)
-    return Read(dates, {"kind": DATES, "format": form, "zone": zone}, "")
-
-
-def refuse_words(
-    texts: "pd.Series", strange: "pd.Series", label: str, most: str, advice: str, *, first: int = 1
-) -> None:
-    """Refuse cells that are not like most of a column; `most` says what those are, and what the others are."""
-    if not strange.any():
-        return
-    gaps, listed = int(texts.isna().sum()), " and ".join(map(repr, texts[strange].value_counts().index[:_MOST_WORDS]))
-    empty = f" ({gaps} more {'is' if gaps == 1 else 'are'} empty)" if gaps else ""
-    kind = most.partition(",")[0]
-    raise InputError(
-        f"{label} holds {most} in {rows_of(strange, first)}, such as {listed}{empty}: turn it into {kind}, or {advice}."
-    )
-
-
-def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How], categories: str) -> dict[str, How]:
-    """Return how columns are read, with what these rows teach about dates; only numbers of categories have an order."""
-    read = {name: one.copy() for name, one in how.items()}
-    for name, one in read.items():
-        if one["kind"] == DATES:
-            one["start"], one["phases"] = learned_dates(columns[name])
-        elif categories != "ordinal":
-            one.pop("order", None)
-    return read
+    return f"rows {shown} and {more} more" if more > 0 else f"rows {shown}"
 
 
 def order_of(values: Any) -> list[Any] | None:
@@ -187,13 +79,193 @@ def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -
         )
 
 
+class Read(NamedTuple):
+    """A column with its texts as numbers or dates where they are, how it was read, and a line about it, if any."""
+
+    column: "pd.Series"
+    how: How
+    line: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """How the columns of a file or of a frame are read: its mark of decimals, and what may be missing.
+
+    `is_new` tells the rows to train on from those to predict, `first` is the number of the first row in messages,
+    `categories` are columns that are categories whatever they hold, and `open_points` those of `read_file`.
+    """
+
+    is_file: bool
+    is_new: bool
+    decimal: str | None = None
+    missing: str = "raise"
+    categories: Sequence[str] = ()
+    open_points: Sequence[str] = ()
+
+    def rows(self, chosen: Any) -> str:
+        """Return which rows a mask has, in words."""
+        return rows_of(chosen, int(self.is_file))
+
+    def read(self, column: "pd.Series", label: str, before: How | None = None) -> Read:
+        """Return a column as numbers, dates or texts with None; `before` is how training read it.
+
+        `label` is the column in messages.
+        """
+        import pandas as pd
+
+        name, expected = str(column.name), None if before is None else before["kind"]
+        is_told = isinstance(column.dtype, pd.CategoricalDtype)
+        if expected == TEXTS or (expected is None and (is_told or name in self.categories)):
+            how = How(kind=TEXTS)
+            if (order := order_of(column)) is not None:
+                how["order"] = [any_value(value) for value in order]
+            return Read(as_text(column), how)
+        column = column.astype(object) if is_told else column
+        kind = pd.api.types.infer_dtype(column, skipna=True)
+        if column.isna().all() and (expected is not None or kind == "string"):
+            return Read(pd.Series(pd.NaT if expected == DATES else np.nan, column.index), How(kind=expected or NUMBERS))
+        if kind in _OF_DATES and expected != NUMBERS:
+            zone = one_zone(column if column.dtype == object else column.dropna()[:1], before, label)
+            return Read(in_utc(pd.to_datetime(column, utc=True)), How(kind=DATES, zone=zone))
+        if kind in ("string", "mixed", "mixed-integer"):
+            return self._of_texts(column.map(str, na_action="ignore"), name, label, before)
+        if expected == DATES:
+            raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
+        is_number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype)
+        if not is_number and kind not in _OF_NUMBERS:
+            raise InputError(
+                f"{label} has dtype {column.dtype} ({kind}): turn it into numbers, such as days since a date, or text."
+            )
+        said = f"{column[column % 1 != 0].iloc[0]:g} has decimals as read" if name in self.open_points else ""
+        return Read(column, How(kind=NUMBERS), self._either(name, said, "points mark thousands"))
+
+    def _of_texts(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read:
+        """Return texts as numbers or dates, where they are; at least half must be so, else they are categories."""
+        expected, present = None if before is None else before["kind"], texts.notna().sum()
+        if expected != DATES:
+            numbers = numbers_of(texts, self.decimal or ".")
+            strange = texts[numbers.isna()].dropna()
+            self._refuse_commas(texts, numbers, label)
+            if (
+                expected == NUMBERS
+                or 2 * numbers.notna().sum() >= present
+                or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
+            ):
+                is_whole = not (numbers.isna().any() or texts.str.contains(self.decimal or ".", regex=False).any())
+                marked = texts[texts.str.contains(",", regex=False, na=False)] if self.decimal is None else texts[:0]
+                is_open = len(marked) and marked.str.fullmatch(r"\s*[-+]?\d{1,3},\d{3}\s*").all()
+                said = f"{marked.iloc[0].strip()!r} has thousands as read" if is_open else ""
+                line = self._words(texts, numbers, name, label, "numbers, but text")
+                line = line or self._either(name, said, "commas mark decimals")
+                return Read(numbers.astype(np.int64) if is_whole else numbers, How(kind=NUMBERS), line)
+        try:
+            dates, form = dates_of(texts, None if before is None else before.get("format"))
+        except InputError as error:
+            raise InputError(f"{label} holds {error}") from None
+        if expected is None and 2 * dates.notna().sum() <= present:
+            return Read(as_text(texts), How(kind=TEXTS))
+        line = self._words(texts, dates, name, label, "dates, but other text")
+        zone = one_zone(texts[dates.notna()], before, label)
+        return Read(dates, How(kind=DATES, format=form, zone=zone), line)
+
+    def _either(self, name: str, said: str, other: str) -> str:
+        """Return a line about a column that leaves open whether a mark is for thousands or decimals."""
+        how = "--decimal ," if self.is_file else "make numbers of it"
+        return f"column {name!r}: {said}; if {other}: {how}" if said else ""
+
+    def _refuse_commas(self, texts: "pd.Series", numbers: "pd.Series", label: str) -> None:
+        """Refuse numbers with a decimal comma, unless that is the mark of decimals."""
+        if self.decimal is not None or not (texts.notna() & numbers.isna()).any():
+            return
+        other = numbers_of(texts, ",").notna()
+        if 2 * other.sum() >= texts.notna().sum() and other.sum() > numbers.notna().sum():
+            such = texts[other & numbers.isna()].iloc[0]
+            how = (
+                "say so (--decimal ,)"
+                if self.is_file
+                else 'make numbers of it, .str.replace(".", "").str.replace(",", ".").astype(float)'
+            )
+            raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: {how}.")
+
+    def _words(self, texts: "pd.Series", values: "pd.Series", name: str, label: str, most: str) -> str:
+        """Return a line about cells unlike most of a column, which count as missing where gaps may be; else refuse."""
+        strange = texts.notna() & values.isna()
+        if not strange.any():
+            return ""
+        found, where = [*map(repr, texts[strange].value_counts().index)], self.rows(strange)
+        such = " and ".join(found[:_MOST_WORDS]) + (" and others" if len(found) > _MOST_WORDS else "")
+        if self.missing == "impute" and values.notna().any():
+            return f"column {name!r}: {such} in {where} counted as missing"
+        as_missing = "--set data.missing=impute" if self.is_file else "missing='impute'"
+        advice = f"let it count as missing ({as_missing})" if self.is_new else "drop those rows"
+        raise InputError(f"{label} holds {most} in {where}, such as {such}: mend it, or {advice}.")
+
+    def checked(self, read: Read, name: str, label: str) -> Read:
+        """Return a feature that was read, numbers as float64; refuse gaps, infinite numbers and names of rows."""
+        import pandas as pd
+
+        column, how = read.column, read.how
+        if how["kind"] == TEXTS and self.is_new and "order" not in how and name not in self.categories:
+            self._require_repeated(column, name, label)
+        if how["kind"] == NUMBERS:
+            column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
+            if (infinite := np.isinf(column)).any():
+                raise InputError(
+                    f"{label} must be finite, and is inf in {self.rows(infinite)}: drop or mend those rows."
+                )
+        if self.missing == "raise" and (how["kind"] != TEXTS or "order" in how):
+            if self.is_new and column.isna().all():
+                raise InputError(f"{label} has no value in any row (NaN): {self._without(name)}.")
+            self.refuse_gaps(column, label)
+        return read._replace(column=column.reset_index(drop=True))
+
+    def _without(self, name: str) -> str:
+        """Return how a column is left out."""
+        return f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
+
+    def refuse_gaps(self, column: "pd.Series", label: str, advice: str = "") -> None:
+        """Refuse a column with gaps."""
+        gaps = column.isna()
+        if gaps.any():
+            option = "--set data.missing=impute" if self.is_file else "missing='impute'"
+            can = f"drop those rows, or have them drawn ({option})"
+            cannot = f"fill them in or drop those rows; only a fit with {option} can predict for them"
+            raise InputError(
+                f"{label} has {counted(int(gaps.sum()), 'missing value')} (NaN), in {self.rows(gaps)}: "
+                f"{advice or (can if self.is_new else cannot)}."
+            )
+
+    def _require_repeated(self, column: "pd.Series", name: str, label: str) -> None:
+        """Refuse text that is no category: nearly different in each row, such as names, or amounts with a unit."""
+        present = column.dropna()
+        count = present.nunique()
+        if count <= _MOST_CATEGORIES or count <= len(present) / 2:
+            return
+        names = f", say that it names the rows (--set {shlex.quote(f'data.id={name}')})," if self.is_file else ""
+        told = f"(--categories {shlex.quote(name)})" if self.is_file else "by astype('category')"
+        raise InputError(
+            f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are no "
+            f"categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit or a currency) or dates, "
+            f"{self._without(name)}{names} or say that they are categories {told}."
+        )
+
+
+def as_text(column: "pd.Series") -> "pd.Series":
+    """Return categories as text, None where they are missing."""
+    import pandas as pd
+
+    named = [None if gap else any_value(value) for value, gap in zip(column, column.isna(), strict=True)]
+    return pd.Series(named, dtype=object, name=column.name)
+
+
 def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
-    """Return columns with those of dates, and of ordered categories, as numbers."""
+    """Return columns with those of dates, and of ordered categories without `values`, as numbers."""
     import pandas as pd
 
     made: dict[str, pd.Series] = {}
     for name, how in read.items():
-        column = _places(columns[name], name, how["order"]) if "order" in how else columns[name]
+        is_ranked = "order" in how and "values" not in how
+        column = _places(columns[name], name, how["order"]) if is_ranked else columns[name]
         new = date_columns(column, name, how) if how["kind"] == DATES else {name: column}
         if twice := sorted(made.keys() & new.keys()):
             raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
@@ -201,7 +273,7 @@ def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame"
     return pd.DataFrame(made)
 
 
-def _places(column: "pd.Series", name: str, order: Sequence[Any]) -> "pd.Series":
+def _places(column: "pd.Series", name: str, order: Sequence[str]) -> "pd.Series":
     """Return the places of values in their order, NaN where they are missing."""
     places = column.map({value: float(place) for place, value in enumerate(order)}).astype(np.float64)
     odd = column[column.notna() & places.isna()]
@@ -210,38 +282,27 @@ def _places(column: "pd.Series", name: str, order: Sequence[Any]) -> "pd.Series"
     return places
 
 
-def names_rows(sheet: Sheet, name: str) -> bool:
+def teaches_nothing(frame: "pd.DataFrame", name: str) -> str:
+    """Return why nothing can be learned from a column, in words; empty where something may be."""
+    if name.startswith(NAMELESS):
+        return "it has no name, as a saved index"
+    column = frame[name]
+    if column.isna().all():
+        return "no value in any row"
+    are_names = names_rows(column) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2  # else amounts
+    return f"a text of its own in each of {len(column)} rows" if are_names else ""
+
+
+def names_rows(column: "pd.Series") -> bool:
     """Return whether a column has a name for each row: all different, and neither numbers nor dates."""
     import pandas as pd
 
-    column = sheet.frame[name]
-    if name.startswith(NAMELESS):
+    if str(column.name).startswith(NAMELESS):
         return True
     if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
         return False
     try:
-        return read_cells(sheet, name, name, None, words=True, advice="")[1]["kind"] == TEXTS
+        how = Reader(is_file=True, is_new=True, decimal=None, missing="impute").read(column, "").how
     except InputError:  # not one kind of cells
         return False
-
-
-def require_repeated(column: "pd.Series", name: str, others: str) -> None:
-    """Refuse text that is no category: nearly different in each row, such as names; `others` are more remedies."""
-    present = column.dropna()
-    count = present.nunique()
-    if count > MOST_CATEGORIES and count > len(present) / 2:
-        raise InputError(
-            f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
-            f"are no categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit) or dates, {others}."
-        )
-
-
-def teaches_nothing(sheet: Sheet, name: str) -> str:
-    """Return why nothing can be learned from a column, in words; empty where something may be."""
-    if name.startswith(NAMELESS):
-        return "it has no name, as a saved index"
-    column = sheet.frame[name]
-    if column.isna().all():
-        return "no value in any row"
-    are_names = names_rows(sheet, name) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2  # else amounts
-    return f"a text of its own in each of {len(column)} rows" if are_names else ""
+    return how["kind"] == TEXTS

@@ -1,7 +1,6 @@
-"""Users' tables, checked without torch, so that a command answers at once."""
+"""Files and frames as columns to predict from and a target, without torch, so that a command answers at once."""
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,38 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from pyrobnn._core.errors import MOST_LISTED, InputError, counted
-from pyrobnn.tables.cells import (
-    DATES,
-    NAMELESS,
-    TEXTS,
-    names_rows,
-    order_of,
-    read_cells,
-    refuse_missing,
-    refuse_words,
-    require_repeated,
-    rows_of,
-)
-from pyrobnn.tables.files import Sheet, check_names, read_sheet, require
+from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
+from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, Read, Reader, order_of, rows_of
+from pyrobnn.tables.files import NAMELESS, Dialect, check_names, read_file, require
 from pyrobnn.tables.texts import How
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
-
+CATEGORIES, MISSING = ("onehot", "ordinal"), ("raise", "impute")
+"""How categories become numbers, and the treatments of missing values."""
+LEAST_AMOUNT = 100
+"""Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
 _MOST_CLASSES = 10
 """Most distinct whole numbers that count as classes without a given task."""
 _MOST_TEXTS = 50
 """Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
-_GAPS = {
-    True: "drop those rows, or let them be left out of the fit and predicted as mixtures (--set data.missing=impute)",
-    False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
-}
-"""What to do about missing values, in training and in a prediction."""
-_WORDS = {True: "let it count as missing, as empty cells do (--set data.missing=impute)", False: "drop those rows"}
-"""What else to do about words among numbers or dates, likewise."""
+_IN_WORDS = {NUMBERS: "numbers", DATES: "dates", TEXTS: "categories"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,70 +40,179 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Features:
-    """The columns to predict from, float64, text and None, or dates; how each was read; and the whole table."""
+class Table:
+    """A checked table, as `read` returns it.
+
+    Attributes:
+        columns: the columns to predict from, all N rows: float64, dates, or texts with None.
+        how: how each was read.
+        frame: the whole table, as pandas has it.
+        notes: what was assumed, a line for each.
+        target: the target of the rows that have one, at positions `rows`; None where no column was named.
+    """
 
     columns: "pd.DataFrame"
     how: dict[str, How]
-    notes: tuple[str, ...]
     frame: "pd.DataFrame"
+    notes: tuple[str, ...]
+    target: Target | None = None
+    rows: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def described(self) -> str:
+        """The columns by their kinds, with the number of categories of each, in a line."""
+        names = {kind: [name for name, how in self.how.items() if how["kind"] == kind] for kind in _IN_WORDS}
+        counts = {name: self.columns[name].nunique(dropna=False) for name in names[TEXTS]}
+        shown = names | {TEXTS: [f"{name} ({count})" for name, count in counts.items()]}
+        return "; ".join(f"{_IN_WORDS[kind]}: {listed(each)}" for kind, each in shown.items() if each)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """A checked table: features of all rows, and the target of those that have one, at positions `rows`.
-
-    `compared` are the columns that tell whether rows are copies: all but the target and names of rows.
-    """
-
-    features: Features
-    target: Target
-    rows: np.ndarray
-    compared: tuple[str, ...]
-
-
-def read_table(
-    path: Path,
-    target: str,
+def read(
+    source: Any,
     *,
-    sheet: Sheet | None = None,
+    target: str | None = None,
     task: str | None = None,
-    id_column: str | None = None,
+    id: str | None = None,
     drop: Sequence[str] = (),
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    categories: str | Sequence[str] = "onehot",
     missing: str = "raise",
 ) -> Table:
-    """Return a file as features and a target; `sheet` has its cells if they were read."""
-    if task not in (None, *get_args(Task)):
-        raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
-    wanted = [target, *drop] if id_column is None else [target, id_column, *drop]
-    check_names(path, wanted)
-    sheet = read_sheet(path) if sheet is None else sheet
-    require(wanted, list(sheet.frame.columns), path)
-    names = [name for name in sheet.frame.columns if name not in wanted]
+    """Read a file or a frame of pandas or polars: numbers, dates and categories to predict from, and a target.
+
+    Args:
+        source: a path, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with names in its first line, or a frame.
+        target: the column to predict, if any.
+        task: "regression" or "classification", where the target leaves it open.
+        id: a column that names the rows.
+        drop: other columns that are left out.
+        sep: what separates columns of a file of text; its first lines tell it if not given.
+        decimal: the mark of decimals; the other one of point and comma marks thousands. A point if not given, and
+            columns that leave it open are named in `notes`.
+        encoding: of a file of text; UTF-8 if not given.
+        categories: "onehot" or "ordinal", how categories become numbers, and columns that are categories whatever they
+            hold, such as ["zip"] or ["ordinal", "zip"].
+        missing: "raise" refuses numbers and dates that are missing; "impute" leaves them open, and rows without a
+            target out. Missing texts are a category.
+
+    Raises:
+        InputError: a file that cannot be read, or columns that cannot be used; one message has all, with their rows.
+
+    Examples:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"size": ["1,050", "990"], "kind": ["flat", "house"], "sold": ["2024-01-31"] * 2})
+        >>> table = bnn.tables.read(frame)
+        >>> table.described, table.notes[0]
+        ('numbers: size; dates: sold; categories: kind (2)', "column 'size': read as numbers, without ',', such as ...")
+    """
+    _check_settings(task, decimal, categories, missing)
+    wanted = [name for name in (target, id, *drop) if name is not None]
+    dialect, is_file = Dialect(sep, decimal, encoding), isinstance(source, (str, Path))
+    told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
+    frame, open_points = _frame(source, [*wanted, *told], dialect)
+    reader = Reader(is_file, is_new=True, decimal=decimal, missing=missing, categories=told, open_points=open_points)
+    names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
-        raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
-    faults: list[str] = []
-    notes, is_known = list(sheet.notes), sheet.frame[target].notna()
+        raise InputError(
+            f"{_label(source)} has no feature columns, only the target {target!r}: add at least one column."
+        )
+    faults, notes = list[str](), list[str]()
+    is_known = np.ones(len(frame), dtype=bool) if target is None else frame[target].notna().to_numpy()
     if missing == "impute" and not is_known.all():
         gone = counted(int((~is_known).sum()), "row")
-        notes.append(f"{gone} ({rows_of(~is_known)}) without a target: left out")
-    target_column = _collected(faults, lambda: _target(sheet, target, task, missing, notes))
-    features = _features(sheet, dict.fromkeys(names), missing, faults, notes)
-    _refuse(faults, path)
-    assert target_column is not None  # a target without a fault
-    compared = [name for name in sheet.frame.columns if name != target and not names_rows(sheet, name)]
-    return Table(features, target_column, np.flatnonzero(is_known), tuple(compared))
+        notes.append(f"{gone} ({reader.rows(~is_known)}) without a target: left out")
+    found = None if target is None else _collected(faults, lambda: _target(frame[target], reader, task, notes))
+    columns, how = _columns(frame, dict.fromkeys(names), reader, faults, notes)
+    _refuse(faults, source)
+    return Table(columns, how, frame, tuple(notes), found, np.flatnonzero(is_known))
 
 
-def read_features(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Features:
-    """Return columns of a file for prediction, in this order, read as in training."""
-    check_names(path, list(how))
-    sheet = read_sheet(path)
-    require(list(how), list(sheet.frame.columns), path)
-    faults: list[str] = []
-    features = _features(sheet, how, missing, faults, list(sheet.notes))
-    _refuse(faults, path)
-    return features
+def read_again(
+    source: Any, before: Mapping[str, How], missing: str, *, sep: str | None, decimal: str | None, encoding: str | None
+) -> Table:
+    """Return columns of a file or a frame for prediction, in this order, read as in training."""
+    frame, _ = _frame(source, list(before), Dialect(sep, decimal or ".", encoding))
+    reader = Reader(isinstance(source, (str, Path)), is_new=False, decimal=decimal, missing=missing)
+    faults, notes = list[str](), list[str]()
+    columns, how = _columns(frame, before, reader, faults, notes)
+    _refuse(faults, source)
+    return Table(columns, how, frame, tuple(notes))
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a data frame of pandas or polars; a lazy frame is refused."""
+    if hasattr(type(X), "collect"):  # a frame of pandas has its columns as attributes
+        raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def encoding_of(categories: str | Sequence[str]) -> str:
+    """Return how categories become numbers, of what `read` takes."""
+    return next(
+        (name for name in ([categories] if isinstance(categories, str) else categories) if name in CATEGORIES), "onehot"
+    )
+
+
+def _check_settings(task: str | None, decimal: str | None, categories: Any, missing: str) -> None:
+    for name, value, known in (
+        ("task", task, (None, *get_args(Task))),
+        ("decimal", decimal, (None, ".", ",")),
+        ("missing", missing, MISSING),
+    ):
+        if value not in known:
+            said = ", ".join(repr(one) for one in known)
+            raise InputError(f"`{name}` must be one of {said}, got {value!r}.")
+    if not isinstance(categories, (str, list, tuple)):
+        raise InputError(f"`categories` must be one of 'onehot', 'ordinal', or names of columns, got {categories!r}.")
+
+
+def _label(source: Any) -> str:
+    return str(source) if isinstance(source, (str, Path)) else "X"
+
+
+def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> tuple["pd.DataFrame", list[str]]:
+    """Return a source as a frame with these columns, and the columns whose points may be for thousands."""
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        check_names(path, wanted, dialect)
+        frame, open_points = read_file(path, dialect)
+        require(wanted, list(frame.columns), path)
+        return frame, open_points
+    frame = framed(source)
+    if lost := [name for name in wanted if name not in frame]:
+        raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {listed(frame)}.")
+    return frame, []
+
+
+def framed(source: Any) -> "pd.DataFrame":
+    """Return a frame as one of pandas, whose rows have numbers and columns different names."""
+    if not is_frame(source):
+        raise InputError(f"A table is a path or a data frame, got {type(source).__name__}.")
+    frame = source.to_pandas() if hasattr(source, "to_pandas") else source
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError(f"X has more than one column of the name {listed(map(repr, twice))}: rename or drop them.")
+    return frame.set_axis(names, axis=1).reset_index(drop=True)
+
+
+def require_known(y: Any) -> None:
+    """Refuse targets that are missing or infinite, naming their rows; other targets are for scikit-learn to check."""
+    import pandas as pd
+
+    values = np.asarray(y)
+    if values.ndim and not values.size:
+        raise InputError(f"`y` must not be empty, got shape {values.shape}: pass a target for each row.")
+    if not values.ndim or values.dtype.kind not in "fO":
+        return
+    infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+    for bad, noun in ((pd.isna(values), "NaN"), (infinite, "infinity")):
+        if (rows := bad.reshape(len(bad), -1).any(1)).any():
+            raise InputError(
+                f"Input y contains {noun}, in {rows_of(rows, 0)}: a fit needs all targets. Drop those rows."
+            )
 
 
 def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
@@ -130,110 +224,64 @@ def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
         return None
 
 
-def _refuse(faults: Sequence[str], path: Path) -> None:
+def _refuse(faults: Sequence[str], source: Any) -> None:
+    start = f"{source} cannot be used" if isinstance(source, (str, Path)) else "X cannot be used"
     if len(faults) == 1:
-        raise InputError(f"{path} cannot be used: {faults[0]}")
+        raise InputError(f"{start}: {faults[0]}")
     if faults:
         told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
         more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
-        raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{told}{more}")
+        first = " (row 1 is below the names)" if isinstance(source, (str, Path)) else ""
+        raise InputError(f"{start}, for {len(faults)} reasons{first}:{told}{more}")
 
 
-def _features(
-    sheet: Sheet, before: Mapping[str, How | None], missing: str, faults: list[str], notes: list[str]
-) -> Features:
-    """Return columns as numbers, dates or text, and note the faults of each; `before` is how training read them."""
+def _columns(
+    frame: "pd.DataFrame", before: Mapping[str, How | None], reader: Reader, faults: list[str], notes: list[str]
+) -> tuple["pd.DataFrame", dict[str, How]]:
+    """Return columns as numbers, dates or text, and how each was read; note the faults of each."""
     import pandas as pd
 
-    read = {name: _collected(faults, partial(_feature, sheet, name, missing, known)) for name, known in before.items()}
-    good = {name: column for name, column in read.items() if column is not None}
-    notes += [line for _, _, line in good.values() if line]
-    columns = pd.DataFrame({name: values for name, (values, _, _) in good.items()})
-    return Features(columns, {name: how for name, (_, how, _) in good.items()}, tuple(notes), sheet.frame)
+    read = {name: _collected(faults, partial(_feature, frame[name], reader, known)) for name, known in before.items()}
+    good = {name: one for name, one in read.items() if one is not None}
+    notes += [one.line for one in good.values() if one.line]
+    columns = pd.DataFrame({name: one.column for name, one in good.items()})
+    return columns, {name: one.how for name, one in good.items()}
 
 
-def _feature(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
-    import pandas as pd
-
-    from pyrobnn.tables.encoder import as_column
-
-    label = f"Column {name!r}"
-    if name.startswith(NAMELESS):
+def _feature(column: "pd.Series", reader: Reader, before: How | None) -> Read:
+    name, label = str(column.name), f"Column {str(column.name)!r}"
+    if reader.is_file and name.startswith(NAMELESS):
         raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
-    column, how, line = read_cells(sheet, name, label, before, words=missing == "impute", advice=_WORDS[before is None])
-    if missing == "raise":
-        if before is None and column.isna().all():
-            raise InputError(f"{label} has no value in any row: leave it out (--drop {shlex.quote(name)}).")
-        refuse_missing(column, label, _GAPS[before is None])
-    if how["kind"] == DATES:
-        return column, how, line
-    if how["kind"] == TEXTS and before is not None:
-        return _as_text(column), how, line
-    values = as_column(column.reset_index(drop=True), name)
-    if values.dtype == np.float64:
-        infinite = np.isinf(values)
-        if infinite.any():
-            raise InputError(f"{label} must be finite, and is not in {rows_of(infinite)}: drop or mend those rows.")
-        return values, how, line
-    text = _as_text(values)
-    if before is not None:
-        refuse_words(text, text.notna(), label, "numbers, but text", _WORDS[False])
-    options = f"(--drop {shlex.quote(name)}), or say it names the rows (--set {shlex.quote(f'data.id={name}')})"
-    require_repeated(text, name, f"leave it out {options}")
-    how = {**how, "kind": TEXTS}
-    if (order := order_of(sheet.frame[name])) is not None:
-        how["order"] = _as_text(pd.Series(order, dtype=object)).tolist()
-    return text, how, line
+    return reader.checked(reader.read(column, label, before), name, label)
 
 
-def _as_text(values: "pd.Series") -> "pd.Series":
-    """Return categories as text, in any type of the file; whole numbers read as 2 and 2.0 are the same category."""
-    import pandas as pd
-
-    def name(value: Any) -> str:
-        whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
-        return str(int(value) if whole else value)
-
-    named = [None if gap else name(value) for value, gap in zip(values, values.isna(), strict=True)]
-    return pd.Series(named, dtype=object)
-
-
-LEAST_AMOUNT = 100
-"""Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
-
-
-def _target(sheet: Sheet, name: str, task: str | None, missing: str, notes: list[str]) -> Target:
+def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[str]) -> Target:
     from pandas.api import types
 
-    label = f"Target column {name!r}"
-    if missing == "raise":
-        refuse_missing(sheet.frame[name], label, "drop those rows")
-    if sheet.frame[name].isna().all():
+    label = f"Target column {given.name!r}"
+    if reader.missing == "raise":
+        reader.refuse_gaps(given, label, "drop those rows")
+    if given.isna().all():
         raise InputError(f"{label} has no value in any row: choose another target.")
-    column, how, line = read_cells(sheet, name, label, None, advice="drop those rows")
+    column, how, line = dataclasses.replace(reader, missing="raise").read(given, label)
     notes += [line] if line else []
     if how["kind"] == DATES:
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
     column = _known(column) if column.hasnans else column
     numeric = types.is_numeric_dtype(column.dtype)
-    odd = next((value for value in column if not isinstance(value, (str, bool, float, int))), None)
-    if not numeric and odd is not None:
-        given = f"{odd!r} of the kind {type(odd).__name__}"
-        raise InputError(f"{label} holds neither text nor numbers but {given}: turn it into text or numbers.")
-    is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
+    is_whole = numeric and not types.is_bool_dtype(column.dtype) and bool((column % 1 == 0).all())
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES and not is_amount:
         counts = "counts (--set likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
             f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
-            f"they are {counts}amounts (--set data.task=regression) or classes (--set data.task=classification); in "
-            "Python by `task`."
+            f"they are {counts}amounts (--task regression) or classes (--task classification); in Python by `task`."
         )
     is_many = is_amount and column.nunique() > _MOST_CLASSES
     if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):
         may_count = is_whole and not (line or is_amount or task)
         return _numbers(column, label, is_whole=is_whole, may_count=may_count)
-    return _classes(column, label, is_told=task is not None, is_whole=is_whole)
+    return _classes(column, label, order_of(given), is_told=task is not None, is_whole=is_whole)
 
 
 def _known(column: "pd.Series") -> "pd.Series":
@@ -253,8 +301,8 @@ def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool
 
     if not pd.api.types.is_numeric_dtype(column.dtype):
         strange = pd.to_numeric(column, errors="coerce").isna()
-        where = f", with text such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
-        raise InputError(f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it.")
+        where = f", such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
+        raise InputError(f"{label} must be numeric for a regression, and holds text{where}: mend it.")
     values = column.to_numpy(dtype=np.float64)
     if (infinite := column.astype(np.float64).abs() == np.inf).any():
         raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows.")
@@ -265,7 +313,7 @@ def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool
     return Target("regression", values, (), kind + hint)
 
 
-def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) -> Target:
+def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_told: bool, is_whole: bool) -> Target:
     from pandas.api import types
 
     numeric = types.is_numeric_dtype(column.dtype)
@@ -275,7 +323,7 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if types.is_float_dtype(column.dtype):
         values = values.astype(np.int64)
     classes, codes = np.unique(values, return_inverse=True)
-    if (order := order_of(column)) is not None:
+    if order is not None:
         classes = np.array([name for name in map(str, order) if name in classes])
         codes = (values[:, None] == classes).argmax(1)
     if len(classes) < 2:
@@ -284,14 +332,13 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if not (numeric or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         raise InputError(
             f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
-            "classes: turn it into numbers, or say that they are classes (--set data.task=classification)."
+            "classes: turn it into numbers, or say that they are classes (--task classification)."
         )
-    odd = next((name for name in names if "\0" in name), None)
-    if odd is not None:
-        raise InputError(f"{label} has a class with a null character, {odd!r}: rename it.")
+    if odd := [name for name in names if "\0" in name]:
+        raise InputError(f"{label} has a class with a null character, {odd[0]!r}: rename it.")
     reason = f"{len(names)} classes"
     if is_whole and not is_told:
-        hint = "if they are counts, likelihood.type=poisson, if amounts, data.task=regression"
+        hint = "if they are counts, --set likelihood.type=poisson, if amounts, --task regression"
         reason = f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
     elif not is_told:
         reason += f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"

@@ -1,8 +1,7 @@
-"""Texts of tables as numbers, such as 1,234.50 and 3,14, and as dates, which become days and phases; without torch."""
+"""Texts of tables as numbers and as dates, which become days and phases; without torch."""
 
-import functools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
 
@@ -23,27 +22,46 @@ _ZONED = re.compile(r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)")
 """Dates with a time zone, as pandas writes them and as the international format has them."""
 _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
-
 _PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the time of day"}
+_SHORTEST = {"year": 366, "week": 7, "hour": 1}
+"""Days that dates must span for a phase."""
 
 
 class How(TypedDict, total=False):
-    """How a column was read, in JSON's types: numbers with `decimal`, their mark, or dates by `format`, or texts.
+    """How a column is read, in JSON's types, and what an encoder has learned of it.
 
-    `words` count as missing, `zone` tells whether dates have one, and `order` has ordered categories. Training adds the
-    `start` and the `phases` of dates, and the `range` and its `margins`.
+    Dates have their `format`, a `zone` or none, and the `start` and the `phases` that become columns; categories have
+    their `order`, or their `values`; numbers and dates the `range` of training with its `margins`, and whether some
+    values `lack`.
     """
 
     kind: Required[str]
-    decimal: str
     format: str
     zone: bool | None
-    order: list[Any]
-    words: list[str]
     start: str
     phases: list[str]
+    order: list[str]
+    values: list[str | None]
     range: list[float]
     margins: list[float]
+    lack: bool
+
+
+def thousands(decimal: str) -> str:
+    """Return the mark of thousands beside a mark of decimals."""
+    return "." if decimal == "," else ","
+
+
+def numbers_of(texts: "pd.Series", decimal: str) -> "pd.Series":
+    """Return texts as numbers, float64, NaN where a text is none; thousands may be marked."""
+    mark, group = re.escape(decimal), re.escape(thousands(decimal))
+    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)"
+    pattern = rf"[-+]?(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
+    different = texts.dropna().drop_duplicates()
+    plain = different.str.strip()
+    kept = plain.str.fullmatch(pattern).astype(bool)
+    bare = plain[kept].str.replace(thousands(decimal), "", regex=False).str.replace(decimal, ".", regex=False)
+    return texts.map(dict(zip(different[kept], bare.astype(float), strict=True))).astype(np.float64)
 
 
 def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str]:
@@ -104,8 +122,7 @@ def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:
     """Return what turns dates into numbers: the first date, and the phases that vary."""
     present = dates.dropna()
     days = (present.max() - present.min()).days if len(present) else 0
-    shortest = {"year": 366, "week": 7, "hour": 1}
-    phases = [name for name, phase in _phases(present).items() if days >= shortest[name] and phase.nunique() > 1]
+    phases = [name for name, phase in _phases(present).items() if days >= _SHORTEST[name] and phase.nunique() > 1]
     return str(present.min()) if len(present) else "1970-01-01", phases
 
 
@@ -145,43 +162,7 @@ def day(stored: How, days: float) -> str:
     return str(pd.Timestamp(stored["start"]) + pd.Timedelta(days=days))[:10]
 
 
-class NumberFormat(NamedTuple):
-    """The marks of decimals and of thousands, or nothing for these."""
-
-    decimal: str = "."
-    thousands: str = ""
-
-    @property
-    def in_words(self) -> str:
-        """What differs from plain numbers, in words."""
-        decimal = " with a decimal comma" if self.decimal == "," else ""
-        return decimal + (f", without {self.thousands!r}" if self.thousands else "")
-
-
-_NUMBER_FORMATS = (NumberFormat(), NumberFormat(".", ","), NumberFormat(","), NumberFormat(",", "."))
-"""From the most to the least common where a comma is for thousands."""
-
-
-def read_numbers(
-    texts: "pd.Series", *, comma: bool = False, decimal: str | None = None
-) -> tuple[NumberFormat, "pd.Series"]:
-    """Return the format that reads the most of these texts, and the numbers, float64, NaN where a text is none.
-
-    `comma` tells whether "1,022" has decimals where no other text tells; `decimal` is the mark of decimals, if known.
-    """
-    different = texts.dropna().drop_duplicates()
-    plain = different.str.strip()
-    formats = sorted(_NUMBER_FORMATS, key=lambda form: form.decimal == ".") if comma else _NUMBER_FORMATS
-    are_read = {form: plain.str.fullmatch(_pattern(form)) for form in formats if decimal in (None, form.decimal)}
-    best = max(are_read, key=lambda form: int(are_read[form].sum()))
-    kept = different[are_read[best].astype(bool)]
-    bare = kept.str.replace(best.thousands, "", regex=False) if best.thousands else kept
-    values = bare.str.replace(best.decimal, ".", regex=False).astype(float)
-    return best, texts.map(dict(zip(kept, values, strict=True))).astype(np.float64)
-
-
-@functools.cache
-def _pattern(form: NumberFormat) -> str:
-    mark, group = re.escape(form.decimal), re.escape(form.thousands)
-    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)" if group else r"\d+"
-    return rf"[-+]?(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
+def any_value(value: Any) -> str:
+    """Return a value of a category as text; whole numbers read as 2 and 2.0 are the same."""
+    is_whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
+    return str(int(value) if is_whole else value)
