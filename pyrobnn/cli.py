@@ -27,7 +27,7 @@ _TASK = "regression (numbers, counts) or classification (classes), where the tar
 _GROUPS = "Column of rows that belong together, such as patients: whole groups are held out."
 _LAST = "Share of the rows to hold out from the end of the table, for rows in the order of time, such as 0.2."
 _CATEGORIES = (
-    "How text becomes numbers, onehot or ordinal; or a column of numbers that are categories. May be repeated."
+    "How text becomes numbers, onehot or ordinal, and columns of numbers that are categories; may be repeated."
 )
 
 
