@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.data.leaks import leaks
+from pyrobnn.data.leaks import leaking
+from pyrobnn.diagnostics.checks import CHECKS, blocks
+from pyrobnn.verdict.evidence import Evidence
 
 RNG = np.random.default_rng(0)
 NUM = 200
@@ -29,8 +31,41 @@ NUMBERS, LABELS = RNG.normal(size=NUM), torch.arange(NUM) % 3
 )
 def test_columns_that_should_not_be_inputs_are_named(column, y, is_named):
     data = bnn.Data(np.stack([PLAIN, column], 1), y, feature_names=["a", "b"])
-    assert list(leaks(data)) == ["b"] * is_named
-    assert not leaks(data[:40])
+    assert list(leaking(data)) == ["b"] * is_named
+    assert not leaking(data[:40])
+
+
+PATIENT = np.repeat(RNG.permutation(20), 10)
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        (PATIENT, "blocks"),
+        (RNG.permutation(PATIENT), None),
+        (np.repeat([0, 1, 2], [60, 70, 70]), None),  # a table sorted by a column of few values
+        (np.cumsum(RNG.uniform(1, 2, NUM)), "in time"),
+        (PLAIN, None),
+    ],
+)
+def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, name):
+    data = bnn.Data(np.stack([PLAIN, column], 1), NUMBERS, feature_names=["a", "b"])
+    found = blocks(Evidence(None, data))
+    assert (None if found is None else found.name) == name
+    if name == "blocks":
+        assert (found.severity, found.value, found.remedy.settings) == ("care", 20, ("data.groups=b",))
+        shuffled = data[RNG.permutation(NUM)]
+        assert blocks(Evidence(None, shuffled)) is None
+        assert blocks(Evidence(None, shuffled, table=data, columns={"patient": [1]})).facts == {"columns": "'patient'"}
+    assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
+
+
+def test_columns_to_leave_out_are_named_with_those_that_are_left_out_already():
+    data = bnn.Data(np.stack([PLAIN, 2 * NUMBERS, np.arange(NUM)], 1), NUMBERS, feature_names=["a", "copy", "id"])
+    (check,) = (check for check in CHECKS if check.name == "leak")
+    found = check(Evidence(None, data, dropped=["other"]))
+    assert (found.name, found.remedy.settings) == ("copy", ('data.drop=["other", "copy"]',))
+    assert check(Evidence(None, data.__class__(data.x[:, :1], data.y))) is None
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_noise_that_is_too_small_is_told(guide, likelihood, num, is_told):
         warnings.simplefilter("always")
         posterior = fit(train, guide, likelihood, 4000)
     found = bnn.diagnose(posterior, train, sines(100, seed=1), num_draws=20)
-    assert any(WORDS in text for text in found.warnings) == is_told
+    assert ("memorised" in found.names) == is_told
     assert any(WORDS in str(one.message) for one in told) == is_told
 
 
@@ -79,7 +79,7 @@ def test_noise_that_is_too_small_is_told(guide, likelihood, num, is_told):
 def test_labels_learned_by_heart_are_told(scale, is_told):
     posterior = fit(halves(), "map", "categorical", 4000, scale=scale, outputs=2)
     found = bnn.diagnose(posterior, halves(), halves(100, seed=1), num_draws=20)
-    assert any(WORDS in text for text in found.warnings) == is_told
+    assert ("memorised" in found.names) == is_told
 
 
 @pytest.mark.slow

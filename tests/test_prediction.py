@@ -420,7 +420,7 @@ def test_a_table_of_positive_targets_begins_with_the_median():
     f = 2 * dist.Normal(0.0, 1.0).icdf((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
     token = reader.set("command")
     try:
-        with pytest.warns(bnn.FewDrawsWarning, match=r"\(row 2\).*take the median, the column `median` of pred"):
+        with pytest.warns(bnn.FewDrawsWarning, match=r"\(row 2\).*take the median"):
             frame = bnn.Prediction(dist.LogNormal(torch.stack([0 * f, f], 1), 1.0)).to_frame()
     finally:
         reader.reset(token)

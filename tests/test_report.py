@@ -16,16 +16,21 @@ from matplotlib.text import Text
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.diagnostics.convergence import ComparedChains, chain_findings, chains_of
+from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.convergence import ComparedChains, chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
 from pyrobnn.tables.cells import MARK
+from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 HOSTILE = "<script>alert('x')</script>"
-GOOD = Diagnosis((Finding("elbo", "fine", "The ELBO is flat.", 0.5),), 0.01)
-BAD = Diagnosis((Finding("spread", "warning", "Predictions are too narrow.", 1e-9), *GOOD.findings), 0.01)
+GOOD = Diagnosis((Finding("epistemic", "fine", 0.2),), 0.01)
+NARROW = Finding("spread", "warning", 1.6, 1.0, 0.1, 1e-9)
+BAD = Diagnosis((NARROW, *GOOD.findings), 0.01)
+GAINS = {"basis": "held out", "num": 24}
+CONSTANT = Finding("constant", "warning", 0.01, error=0.02, facts=GAINS)
 MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note": HOSTILE}
 
 
@@ -138,14 +143,14 @@ def _score(value):
 def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression, drawn):
     train, posterior = regression
     scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.346)}
-    worse = Diagnosis((Finding("baseline", "warning", "No better than a constant."), *BAD.findings), 0.01)
+    worse = Diagnosis((CONSTANT, *BAD.findings), 0.01)
     options = {"train": train, "test": None, "scores": scores, "diagnosis": worse}
     text = flat_text(render(posterior, baselines={"constant": simple}, **options))
     assert "± standard errorconstantmeaning" in text
     assert "± 0.10constant 2.35Root mean" in text
     assert "± 0.10Share of" in text
-    first = text.index("Do not trust it yet: no better than a constant (2 of 3 checks warn).")
-    assert first < text.index("No better than a constant.") < text.index("Predictions are too narrow.")
+    first = text.index(f"Do not trust it yet: {CONSTANT.in_plain_words} (2 of 3 checks warn).")
+    assert first < text.index(CONSTANT.said("command")) < text.index(NARROW.said("command"))
     assert first < text.index("uncertain weights")
 
 
@@ -197,16 +202,15 @@ def test_the_first_sentence_says_what_was_found(scores, baselines, shares, regre
     assert ("30 held-out examples" in tested) == ("its own 30 training examples" in trained) == (shares is not None)
 
 
-KEEP = Remedy("keep it", "keep the linear model", ("net.hidden=[]",))
-BEATEN = Finding("baseline", "note", "Nothing shows it: fit +0.1.", plain="its lead may be chance")
-USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", remedies=(Remedy("look further"),))
-OPEN = dataclasses.replace(USELESS, plain="24 examples are too few", is_open=True)
-AS_GOOD = Finding("linear model", "note", "It is.", remedies=(KEEP,), plain="a linear model predicts as well")
-ASKED = Finding("leak", "note", "Column 'a' gives it: is it known?", remedies=(Remedy("leave it out"),))
-FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
-NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out", value=0)
-UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
-MISSED = Finding("classes", "note", "No example is predicted as 'yes'.", plain="the most probable class is never 'yes'")
+KEEP = Remedy("keep the linear model", ("net.hidden=[]",))
+NEAR = Finding("near linear", "note", 0.2, error=0.1, facts=GAINS)
+OPEN = Finding("few", "open", 0.02, error=0.1, remedy=Remedy("hold out more"), facts=GAINS | {"examples": "24 rows"})
+AS_GOOD = Finding("like linear", "note", 0.2, error=0.1, remedy=KEEP, facts=GAINS)
+ASKED = Finding("copy", "note", remedy=Remedy("leave it out"), facts={"columns": "'a'"})
+FEW = Finding("few held-out data", "care", 9, facts={"examples": "9 rows"})
+NONE = Finding("no held-out data", "unjudged", 0)
+UNSURE = dataclasses.replace(NARROW, p=0.004)
+MISSED = Finding("classes", "note", 12, facts={"missed": "'yes'", "num": 200})
 TRUSTED = "It can be trusted for data like these: none of {} checks gave a reason not to."
 
 
@@ -214,22 +218,17 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
     ("findings", "sentence"),
     [
         (GOOD.findings, TRUSTED.format(1)),
-        (BAD.findings, "Do not trust it yet: predictions are too narrow (1 of 2 checks warns)."),
+        (BAD.findings, "Do not trust it yet: the predictions are too narrow (1 of 2 checks warns)."),
         (
             [UNSURE, *GOOD.findings],
-            "Use it with care: its predictions are too narrow, though this may be chance (1 of 2 checks warns).",
+            "Use it with care: the predictions are too narrow, though this may be chance (1 of 2 checks warns).",
         ),
-        (
-            [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],
-            "Do not trust it yet: no (3 of 4 checks warn).",
-        ),
-        ([BEATEN, *GOOD.findings], f"{TRUSTED.format(2)} Its lead may be chance."),
-        ([AS_GOOD, *GOOD.findings], f"{TRUSTED.format(2)} A linear model predicts as well."),
-        ([FEW, AS_GOOD], "Use it with care: too few examples were held out. A linear model predicts as well."),
-        ([ASKED, *GOOD.findings], f"Column 'a' gives it: is it known? {TRUSTED.format(2)}"),
-        ([USELESS, *GOOD.findings], "It is of little use yet: nothing shows that it is better."),
-        ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 examples are too few."),
-        ([NONE, BEATEN], "Whether it can be trusted is open: no data were held out."),
+        ([UNSURE, CONSTANT, FEW], f"Do not trust it yet: {CONSTANT.in_plain_words} (2 of 3 checks warn)."),
+        ([NEAR, *GOOD.findings], f"{TRUSTED.format(2)} {NEAR.lead}."),
+        ([FEW, AS_GOOD], f"Use it with care: {FEW.in_plain_words}. {AS_GOOD.lead}."),
+        ([ASKED, *GOOD.findings], f"{ASKED.text} {TRUSTED.format(2)}"),
+        ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 rows are too few to tell it from a constant."),
+        ([NONE, NEAR], "Whether it can be trusted is open: no data were held out."),
         (
             [MISSED, *GOOD.findings],
             f"{TRUSTED.format(2).replace('It can', 'Its probabilities can')} The most probable class is never 'yes'.",
@@ -244,14 +243,11 @@ def test_the_verdict_says_whether_to_trust_the_fit_and_is_the_first_line(finding
     assert len(said[0].splitlines()) == 1 + len(diagnosis.details)
 
 
-def remedied(name, kind, *remedies):
-    return Finding(name, kind, "Text.", remedies=remedies)
-
-
 def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
-    longer, wider = Remedy("train longer, `steps=9`", "train longer", ("fit.steps=9",)), Remedy("widen()", "widen")
-    effects = (remedied("spread", "warning", wider), remedied("baseline", "warning", Remedy("other")))
-    both = Diagnosis((*effects, remedied("elbo", "warning", longer)), 0.05)
+    longer = Remedy("train longer", ("fit.steps=9",))
+    effects = tuple(dataclasses.replace(one, remedy=Remedy(one.name)) for one in (NARROW, CONSTANT))
+    facts = {"steps": 9, "rate": 0.01, "tolerance": 0.5}
+    both = Diagnosis((*effects, Finding("elbo", "warning", 9.0, error=0.1, remedy=longer, facts=facts)), 0.05)
     assert both.next_step is longer
     assert str(both).splitlines()[1] == "Next: train longer, `steps=9`."
     assert words.next_step(both, "python") == ("train longer, `steps=9`", "")
@@ -261,15 +257,14 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     (tmp_path / "my-run-2").mkdir()
     assert words.next_step(both, "command", str(run))[1].endswith("my-run-3")
     assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
-    assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
-    limit = remedied("classes", "note", Remedy("say 'yes' above 0.1"))
-    linear = Diagnosis((limit, AS_GOOD), 0.05)
+    assert words.next_step(Diagnosis(effects, 0.05), "command") == ("spread", "")
+    limit = dataclasses.replace(MISSED, remedy=Remedy("say 'yes' above 0.1"))
     kept = "pyrobnn fit runs/a/spec.toml --set 'net.hidden=[]' --out runs/a-2"
-    assert words.next_step(linear, "command", "runs/a") == ("keep the linear model", kept)
-    assert Diagnosis((FEW, *effects, ASKED), 0.05).next_step.python == "leave it out"
-    assert Diagnosis((OPEN, limit), 0.05).next_step.python == "say 'yes' above 0.1"
-    assert Diagnosis((USELESS, limit), 0.05).next_step.python == "look further"
-    assert words.next_step(Diagnosis((remedied("k-hat", "note", wider),), 0.05), "python")[0].startswith("predict new")
+    assert words.next_step(Diagnosis((AS_GOOD, limit), 0.05), "command", "runs/a") == ("keep the linear model", kept)
+    assert Diagnosis((FEW, *effects, ASKED), 0.05).next_step.words == "leave it out"
+    assert Diagnosis((OPEN, limit), 0.05).next_step.words == "say 'yes' above 0.1"
+    other = Finding("k-hat", "note", 2.0, 0.7, remedy=Remedy("widen"))
+    assert words.next_step(Diagnosis((other,), 0.05), "python")[0].startswith("predict new")
     assert words.next_step(GOOD, "command", "runs/a") == (
         "predict new rows",
         "pyrobnn predict runs/a NEW.csv --out predictions.csv",
@@ -375,29 +370,34 @@ def chains(rhat=1.0, ess=500.0, diverging=0):
     return ComparedChains(4, 1000, 3, found, diverging, 0.8)
 
 
+def warnings_of(sampled, chains):
+    """The warnings of the checks of chains."""
+    evidence = Evidence(sampled[1], sampled[0])
+    evidence.__dict__["chains"] = chains
+    found = [check(evidence) for check in CHECKS if check.section == "Markov chains"]
+    return [(one.name, one.value) for one in found if one is not None and one.kind == "warning"]
+
+
 @pytest.mark.parametrize(
     ("numbers", "found"),
     [
         ({}, []),
-        ({"rhat": 1.02}, [("chains", 1.02)]),
-        ({"ess": 399.0}, [("chains", 399.0)]),
-        ({"rhat": math.nan}, [("chains", None)]),
+        ({"rhat": 1.02}, [("chains apart", 1.02)]),
+        ({"ess": 399.0}, [("chains short", 399.0)]),
+        ({"rhat": math.nan}, [("chains stuck", None)]),
         ({"diverging": 3}, [("divergences", 3)]),
         ({"diverging": None}, []),
-        ({"rhat": 1.02, "diverging": 3}, [("chains", 1.02), ("divergences", 3)]),
+        ({"rhat": 1.02, "diverging": 3}, [("chains apart", 1.02), ("divergences", 3)]),
     ],
 )
-def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found):
-    warnings = [one for one in chain_findings(chains(**numbers), {"step_size": 0.5}) if one.kind == "warning"]
-    assert [(one.name, one.value) for one in warnings] == found
-    is_step = math.isnan(numbers.get("rhat", 0.0)) or "diverging" in numbers
-    assert ["given as 0.5" in one.said() for one in warnings[-1:]] == [is_step] * len(warnings[-1:])
+def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found, sampled):
+    assert warnings_of(sampled, chains(**numbers)) == found
 
 
 def test_a_single_chain_cannot_be_judged(sampled):
     data, posterior = sampled
     alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
-    assert (chain_findings(alone, {})[0].kind, chain_findings(alone, {})[0].value) == ("warning", None)
+    assert warnings_of(sampled, alone) == [("chains unknown", None)]
     assert [name for name, *_ in alone.rows()] == ["chains"]
     guide = bnn.guides.Empirical(num_chains=1, num_draws=30).build(posterior.bnn, *posterior.example)
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}

@@ -10,7 +10,8 @@ from scipy import optimize, stats
 from torch.distributions import AffineTransform, ExpTransform, SigmoidTransform, constraints
 
 from pyrobnn import InputError, Prediction, compare_scores
-from pyrobnn.diagnostics.predictive_checks import epistemic_finding, ranking_finding
+from pyrobnn.diagnostics.checks import epistemic_of
+from pyrobnn.diagnostics.predictive_checks import ranking_test
 from pyrobnn.metrics import pit, score
 from pyrobnn.metrics.crps import ranked_probability
 
@@ -180,8 +181,8 @@ def test_a_distribution_without_a_known_mean_says_so():
         _ = prediction.mean
     with pytest.raises(InputError, match="The variance of TransformedDistribution is not known"):
         _ = prediction.aleatoric_std
-    assert "no finite or known mean" in epistemic_finding(prediction).text
-    assert ranking_finding(prediction, [0.1] * 5, 0.01, seed=0) is None
+    assert epistemic_of(prediction).name == "epistemic unknown"
+    assert ranking_test(prediction, [0.1] * 5, seed=0) is None
 
 
 @pytest.mark.parametrize("far", [1e6, 1e17])

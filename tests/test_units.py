@@ -118,7 +118,7 @@ def test_audits_and_findings_follow_the_targets():
     ]
     for one, other in zip(*(diagnosis.findings for diagnosis in found), strict=True):
         assert (one.name, one.kind) == (other.name, other.kind)
-        assert one.p_value == (None if other.p_value is None else pytest.approx(other.p_value, rel=1e-6))
+        assert one.p == (None if other.p is None else pytest.approx(other.p, rel=1e-6))
 
 
 def test_draws_of_targets_in_a_datatree_keep_their_digits():

@@ -22,7 +22,7 @@ from benchmarks.targets import ROWS
 from benchmarks.timing import timed
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.complaint import complaint
+from pyrobnn.verdict.checks import complaint
 
 KEY = ("way", "seed")
 OPTIONS = {"seeds": 3, "fits": Path("runs/alarms")}

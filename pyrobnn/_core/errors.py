@@ -65,9 +65,9 @@ class FewDrawsWarning(UserWarning):
     """
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning, *, remedies: Sequence[Remedy] = ()) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning, *, remedy: Remedy | None = None) -> None:
     """Warn at the line of the user's code that called the package, with what to try."""
-    warnings.warn(mended(message, remedies), category, skip_file_prefixes=(_PACKAGE,))
+    warnings.warn(mended(message, remedy), category, skip_file_prefixes=(_PACKAGE,))
 
 
 def printable(text: str) -> str:

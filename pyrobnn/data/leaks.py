@@ -7,8 +7,12 @@ from torch import Tensor
 
 from pyrobnn.data.in_memory import Data
 
-LEAK: Literal["leak"] = "leak"
-"""Name of the finding that a column gives the target almost exactly, or numbers the rows."""
+Leak = Literal["copy", "row number"]
+"""A column that gives the target almost exactly, or numbers the rows."""
+_SAID: dict[Leak, str] = {
+    "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
+    "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
+}
 _ALMOST = 0.9999
 """Squared correlation with the target from which on a column says almost all."""
 _FEWEST_ROWS = 50
@@ -16,7 +20,12 @@ _FEWEST_OF_A_CLASS = 10
 
 
 def leaks(data: Data) -> dict[str, str]:
-    """Return what is wrong with columns of a table that hardly can be inputs, by the name of the column.
+    """Return what is wrong with columns of a table that hardly can be inputs, in words, by the name of the column."""
+    return {name: _SAID[kind].format(name) for name, kind in leaking(data).items()}
+
+
+def leaking(data: Data) -> dict[str, Leak]:
+    """Return the columns of a table that hardly can be inputs, by name.
 
     A column gives the target if a line through it explains 99.99 % of the variance, or if each class has its own range
     of it. It numbers the rows if it has different whole numbers, of a range of at most twice the number of rows.
@@ -28,7 +37,7 @@ def leaks(data: Data) -> dict[str, str]:
         return {}
     x, y = data.x.detach().cpu().double().numpy(), data.y.detach().cpu().double().numpy()
     classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
-    found = {}
+    found: dict[str, Leak] = {}
     for name, column in zip(data.feature_names or [f"x{at}" for at in range(x.shape[1])], x.T, strict=True):
         if not np.isfinite(column).all() or column.min() == column.max():
             continue
@@ -40,11 +49,7 @@ def leaks(data: Data) -> dict[str, str]:
             is_copy = len(change) == len(classes) - 1 > 0 and bool((values[change] < values[change + 1]).all())
             is_copy = is_copy and classes.min() >= _FEWEST_OF_A_CLASS
         if is_copy:
-            found[name] = (
-                f"Column {name!r} alone gives the target almost exactly: leave it out if it is not known before."
-            )
+            found[name] = "copy"
         elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:
-            found[name] = (
-                f"Column {name!r} has a number of its own for each row: leave it out if it only names the rows."
-            )
+            found[name] = "row number"
     return found

@@ -1,9 +1,9 @@
-"""Has a fit converged? Chains are compared by their predictions, and other fits by their ending or a continuation."""
+"""Has a fit converged? Chains are compared by their predictions, and other fits are continued."""
 
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,11 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.devices import running
 from pyrobnn._torch.work import Work
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, diverged
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
@@ -27,53 +25,12 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.complaint import needs_steps
-from pyrobnn.verdict.finding import Finding, Kind
-from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
 _FEWEST_DRAWS = 4
 _MOST_PROBES = 20
 _TAILS = (0.05, 0.95)
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
 _ESS = "Effective number of independent draws; 400 or more are enough."
-_LARGEST_RHAT = 1.01
-_SMALLEST_ESS = 400
-_LARGEST_ROUGH_RHAT = 1.1
-_SMALLEST_ROUGH_ESS = 50
-"""Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
-_FURTHER = ("num_chains", "num_draws", "warmup")
-_CHAIN_CASES: dict[str, tuple[Kind, str, str, tuple[str, ...]]] = {
-    "unknown": (
-        "warning",
-        "Nothing tells whether the Markov chains have converged",
-        f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws.",
-        _FURTHER,
-    ),
-    "stuck": (
-        "warning",
-        "R-hat cannot be computed",
-        "at some input the predictions of the chains never change. They are stuck.",
-        ("step_size", "warmup", "prior"),
-    ),
-    "rough": ("note", "The Markov chains are short, and agree roughly", "{}", ("num_draws",)),
-    "apart": (
-        "warning",
-        "The Markov chains do not agree yet",
-        f"{{}} R-hat should be below {_LARGEST_RHAT}.",
-        _FURTHER,
-    ),
-    "short": (
-        "warning",
-        "The Markov chains are too short",
-        f"{{}} {_SMALLEST_ESS} or more are enough.",
-        ("num_draws",),
-    ),
-    "fine": ("fine", "The Markov chains agree", "{}", ()),
-}
-"""Of each case the kind of finding, what it says first, and then with the numbers, and the settings that may mend."""
-_MOST_CHAINS = 4
-_ACCEPTED = (0.95, 0.99)
-"""Rates of acceptance to try one after the other."""
 _CONTINUED_STEPS = 400
 _FEWEST_CONTINUED_STEPS = 20
 _CONTINUED_SECONDS = 5.0
@@ -206,83 +163,6 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> ComparedChains | N
     )
 
 
-def chain_findings(chains: ComparedChains, settings: Mapping[str, Any]) -> list[Finding]:
-    """Judge Markov chains by R-hat and effective sample sizes of their predictions (Vehtari et al. 2021).
-
-    `settings` are those of the method; remedies go further than they do.
-    """
-    found, rhat, ess = chains.convergence, math.nan, math.nan
-    if found is not None:
-        rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
-    draws, remedies = chains.num_chains * chains.num_draws, _chain_remedies(chains, settings)
-    case = "unknown" if found is None else _chain_case(rhat, ess, draws)
-    numbers = (
-        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent ones."
-    )
-    kind, lead, rest, tries = _CHAIN_CASES[case]
-    value = {"unknown": None, "stuck": None, "short": ess}.get(case, rhat)
-    text = f"{lead}: {rest.format(numbers)}"
-    open_ones = tuple(remedies[name] for name in tries if name in remedies)
-    findings = [Finding("chains", kind, text, remedies=open_ones, plain=lead, value=value)]
-    if num := chains.num_diverging:
-        open_ones = tuple(remedies[name] for name in ("target_accept", "step_size", "prior") if name in remedies)
-        lead = f"{num} of {draws} draws diverged"
-        findings.append(Finding("divergences", "warning", diverged(num, draws), None, open_ones, lead, value=num))
-    return findings
-
-
-def _chain_case(rhat: float, ess: float, draws: int) -> str:
-    if not math.isfinite(rhat):
-        return "stuck"
-    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
-        return "rough"
-    if rhat > _LARGEST_RHAT:
-        return "apart"
-    return "short" if ess < _SMALLEST_ESS else "fine"
-
-
-def _chain_remedies(chains: ComparedChains, settings: Mapping[str, Any]) -> dict[str, Remedy]:
-    """Return what is left to try, by the setting that it changes; of the smallest steps a longer warm-up."""
-    remedies = {
-        "num_draws": _set("draw more", f"num_draws={4 * chains.num_draws}"),
-        "warmup": _set("warm up longer", f"warmup={2 * int(settings.get('warmup') or 1000)}"),
-        "prior": SMOOTHER_PRIOR,
-    }
-    if chains.num_chains < _MOST_CHAINS:
-        remedies["num_chains"] = _set("run more chains", f"num_chains={_MOST_CHAINS}")
-    if (size := settings.get("step_size")) is not None:
-        remedies["step_size"] = Remedy(f"change or leave out `step_size`, which was given as {size!r}")
-    rate = settings.get("target_accept", _ACCEPTED[-1])
-    smaller = (_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate)
-    remedies["target_accept"] = next(smaller, remedies["warmup"])
-    return remedies
-
-
-def _set(words: str, setting: str, section: str = "fit") -> Remedy:
-    """Return the remedy that a setting of the method gets a further value."""
-    return Remedy(f"{words}, `{setting}`", words, (f"{section}.{setting}",))
-
-
-def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None:
-    """Report the ending of a fit of automatic length; None for other fits. `section` is that of its settings."""
-    record = posterior.record
-    convergence = record.convergence
-    if convergence is None:
-        return None
-    gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
-    elbo = f"ELBO {convergence.elbo:.2f} nats; {gain}, and gains below {convergence.tolerance:.2g} do not matter"
-    if convergence.converged:
-        text = f"The fit ended by itself: training longer gains nothing that matters ({elbo})."
-        return Finding("length", "fine", text)
-    lead = "The fit did not end by itself"
-    text = f"{lead}: {record.stop_reason} ({elbo})."
-    if not needs_steps(record):
-        return Finding("length", "note", text)
-    steps = max(2 * (record.num_steps or 0), SVI().max_steps)
-    name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"
-    return Finding("length", "warning", text, None, (_set("train longer", f"{name}={steps}", section),), lead)
-
-
 @dataclasses.dataclass(frozen=True)
 class ElboGain:
     """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing."""
@@ -370,34 +250,18 @@ class _Continuation:
         return terms[:, 0] - self._method.temperature * terms[:, 1]
 
 
-def continuation_finding(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> Finding:
-    """Continue a fit of fixed length, or the first members of a mixture, and say whether that raises the ELBO.
+def continued_gain(posterior: Posterior | Mixture, train: Data, seed: int) -> tuple[ElboGain, bool, int] | None:
+    """Continue a fit of fixed length, or the first members of a mixture, and return the most certain gain.
 
-    Convergence is unknown where a fit cannot be continued: after another method than `SVI`, or where the guide is no
-    longer trained. `level` is the chance of a warning, at most, where the gain is within the tolerance.
+    With it come whether that fit had patience, and the number of members. None where a fit cannot be continued: after
+    another method than `SVI`, or where the guide is no longer trained.
     """
-    members, fit = posterior.members[:_MOST_MEMBERS], Fitted(posterior)
+    members = posterior.members[:_MOST_MEMBERS]
     pairs = [(member, method) for member in members if (method := _method_of(member)) is not None]
     if len(pairs) < len(members):
-        given = ", ".join(f"{fit.section}.{name}" for name in fit.lengths)
-        open_end = Remedy(f"leave out {', '.join(fit.lengths)}: the fit then ends by itself", f"leave out {given}")
-        text = "Convergence is unknown: the fit cannot be continued."
-        return Finding("elbo", "note", text, remedies=(open_end,) if given else ())
-    gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
-    gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    kind: Kind = "note"
-    if gain.p_value < level / len(members):
-        lead, kind = "The fit has not converged", "warning" if method.patience is None else "note"
-    elif gain.stderr > gain.tolerance:
-        lead = "The ELBO is too noisy to tell whether the fit has converged"
-    else:
-        lead, kind = "Training longer gains nothing that matters", "fine"
-    tries = open_to(fit, (slower, longer)) or (Remedy("train longer"),) if kind == "warning" else ()
-    text = (
-        f"{lead}: {gain.steps} further steps at a constant learning rate of {gain.rate:.2g} change the ELBO by "
-        f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter."
-    )
-    return Finding("elbo", kind, text, gain.p_value, tries, lead, value=gain.mean, error=gain.stderr)
+        return None
+    gains = [(_Continuation(*pair, train, seed).gain(), pair[1].patience is not None) for pair in pairs]
+    return (*min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean)), len(members))
 
 
 def _method_of(posterior: Posterior) -> SVI | None:

@@ -39,7 +39,7 @@ from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
-from pyrobnn.verdict.complaint import tell
+from pyrobnn.verdict.checks import tell
 
 NO_TARGETS = "no_validation"
 """In place of targets where there are none, as in scikit-learn."""

@@ -26,7 +26,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.reading import Task
-from pyrobnn.verdict.complaint import tell
+from pyrobnn.verdict.checks import tell
 
 
 class Arguments(TypedDict, total=False):

@@ -39,7 +39,7 @@ _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
 _FEWEST = 4
 """Effective draws of a variance, and draws beyond a quantile, below which their error is as large as they are."""
-MEDIAN = Remedy("take the median, `prediction.quantile(0.5)`", "take the median, the column `median` of predictions")
+MEDIAN = Remedy("take the median", python="`prediction.quantile(0.5)`")
 """What to do where a few draws make up the mean."""
 _MOST_OUTCOMES = 1024
 
@@ -160,7 +160,7 @@ class Prediction:
                 f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}: a few draws predict "
                 "far larger targets than the others. See docs/how-to/likelihoods.md.",
                 FewDrawsWarning,
-                remedies=(MEDIAN,),
+                remedy=MEDIAN,
             )
 
     @functools.cached_property

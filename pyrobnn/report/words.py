@@ -149,13 +149,13 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
     """Return what to do next in words, and the command for it; empty where there is none."""
     step, run = diagnosis.next_step, folder or "RUN_DIR"
     if spelling == "python":
-        return ("predict new rows, `posterior.predict(x)`" if step is None else step.words(spelling)), ""
+        return ("predict new rows, `posterior.predict(x)`" if step is None else step.said(spelling)), ""
     if step is None:
         return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv --out predictions.csv"
     if not step.settings:
-        return step.words(spelling), ""
+        return step.words, ""
     spec, out = quote(f"{run}/spec.toml"), quote(next_name(run))
-    return step.words(spelling), f"pyrobnn fit {spec} {options(*step.settings)} --out {out}"
+    return step.words, f"pyrobnn fit {spec} {options(*step.settings)} --out {out}"
 
 
 def concluded(diagnosis: Diagnosis, folder: str, between: Sequence[str] = ()) -> str:

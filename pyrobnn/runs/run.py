@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import json
 import platform
 import time
 from collections.abc import Callable
@@ -18,12 +17,10 @@ from safetensors.numpy import save
 import pyrobnn
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.folders import new_file, new_folder
-from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import LEAK, leaks
-from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
+from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
@@ -47,8 +44,7 @@ from pyrobnn.runs.predict import ROWS, rounded, write_table
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save as save_posterior
-from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.finding import Finding
+from pyrobnn.verdict.evidence import Budget, Evidence
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
@@ -207,10 +203,10 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
 
 def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> RunResult:
     """Write scores, diagnosis and predictions of the test part, and return them as the result so far."""
-    train, test, simple = prepared.train, prepared.test, fit_baselines(posterior.bnn, prepared.train)
+    train, test, evidence = prepared.train, prepared.test, _evidence(prepared, posterior)
     prediction = _predicted(prepared, posterior)
     scores = score(prediction, test.y)
-    baselines = {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
+    baselines = _simple_scores(evidence)
     validation = prepared.validation
     metrics = {
         "scores": scores,
@@ -224,16 +220,7 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> R
         "seed": posterior.seed,
     }
     write_json(path / "metrics.json", metrics)
-    diagnosis = diagnose(
-        posterior,
-        train,
-        test,
-        num_draws=prepared.spec.predict.num_draws,
-        class_names=prepared.dataset.class_names,
-        baselines=simple,
-    )
-    leaking = (Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items())
-    diagnosis = dataclasses.replace(diagnosis, findings=(*leaking, *diagnosis.findings))
+    diagnosis = diagnosis_of(evidence)
     write_json(path / "diagnosis.json", diagnosis)
     doubts: tuple[str, ...] = ()
     if test.y.ndim == 1:
@@ -241,6 +228,33 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> R
         write_table(rounded(table), path / "held_out.csv")
         doubts = _below_zero(table, train.y)
     return RunResult(posterior, train, test, scores, baselines, diagnosis, path, posterior, len(train), doubts)
+
+
+def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
+    """Return what the fit is judged by, for the table of scores, the diagnosis and the report."""
+    spec, dataset = prepared.spec, prepared.dataset
+    return Evidence(
+        posterior,
+        prepared.train,
+        prepared.test,
+        Budget(draws=spec.predict.num_draws),
+        posterior.seed,
+        dataset.class_names,
+        table=dataset.data,
+        columns=None if dataset.encoder is None else dataset.encoder.positions(),
+        dropped=spec.data.drop,
+    )
+
+
+def _simple_scores(evidence: Evidence) -> dict[str, dict[str, Score]]:
+    """Return the scores of a constant and a linear model; errors of means are those of least squares."""
+    assert evidence.held_out is not None
+    test, ordinary = evidence.held_out, evidence.ordinary
+    scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
+    if ordinary is not None:
+        found = score(ordinary.predict(test.x), test.y)
+        scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
+    return scores
 
 
 _SHOWN = ("median", "mean", "std", "lower_95", "upper_95", "class")
@@ -320,15 +334,6 @@ def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction
     """Return the predictions for the test part, of which rows may lack values."""
     x = prepared.dataset.held_out(prepared.spec.data.split)
     return predict_copies(posterior, prepared.dataset.imputer, x, num_draws=prepared.spec.predict.num_draws)
-
-
-def _without(name: str, prepared: Prepared) -> Remedy:
-    """Return the remedy that leaves out a column of the table."""
-    made = {} if prepared.dataset.encoder is None else prepared.dataset.encoder.positions()
-    at = prepared.train.feature_names.index(name)
-    column = next((column for column, places in made.items() if at in places), name)
-    words = f"leave out {column!r}"
-    return Remedy(words, words, (f"data.drop={json.dumps([*prepared.spec.data.drop, column])}",))
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:

@@ -16,6 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.splits import same_inputs
+from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction
 
@@ -62,8 +63,18 @@ class Baseline:
             return (self._problem.module.scale * self._problem.scaler.scale).reshape(-1)
 
 
+def order_of(data: Data) -> Tensor:
+    """Return the rows (N,) of data in the order in which baselines take them."""
+    return torch.randperm(len(data), generator=torch.Generator().manual_seed(derive(0, "baselines")))
+
+
 def fit_baselines(
-    bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS_OF_A_BASELINE, folds: bool = True
+    bnn: BNN,
+    data: Data,
+    *,
+    most_rows: int = _MOST_ROWS_OF_A_BASELINE,
+    folds: bool = True,
+    ordinary: bool = False,
 ) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
@@ -74,22 +85,15 @@ def fit_baselines(
     At most `most_rows` are used, drawn at random; fewer if there are many inputs, and at least 500. Without `folds`
     there is one fit with a weak penalty, in a tenth of the time, and no linear model unless there are 10 rows for each
     of its weights. The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless
-    targets are labels at positions; none for a likelihood with latents, or for fewer than two examples.
+    targets are labels at positions; none for a likelihood with latents, or for fewer than two examples. The `ordinary`
+    ones are of a Gaussian whose mean is linear, whatever the likelihood of the BNN.
     """
-    likelihood = bnn.settings["likelihood"]
+    likelihood = Gaussian() if ordinary else bnn.settings["likelihood"]
     if len(data) < 2:
         return {}
-    was_training, width = bnn.training, data.x[0].numel()
-    try:
-        with seeded(0, "outputs"), torch.no_grad():
-            scaler = data.x_scaler if bnn.units is None else bnn.units[0]
-            inputs = bnn.cast_inputs(scaler.transform(data.x[:2]))
-            outputs = bnn.eval().outputs(bnn.initial_values, inputs).shape[-1]
-    finally:
-        bnn.train(was_training)
+    width, outputs = data.x[0].numel(), data.y[0].numel() if ordinary else _num_outputs(bnn, data)
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
-    generator = torch.Generator().manual_seed(derive(0, "baselines"))
-    rows = torch.randperm(len(data), generator=generator)[:size]
+    rows = order_of(data)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     weights = torch.ones(len(y), dtype=torch.float64) if data.weights is None else data.weights[rows].double().cpu()
     with fast_pyro():
@@ -103,14 +107,15 @@ def fit_baselines(
     return baselines
 
 
-def scores_of(baselines: dict[str, Baseline], data: Data) -> dict[str, Tensor]:
-    """Return the log scores (N,) of the baselines, by name, on new examples."""
-    return {name: baseline.predict(data.x).log_prob(data.y) for name, baseline in baselines.items()}
-
-
-def cross_validated_scores(baselines: dict[str, Baseline], train: Data) -> dict[str, Tensor]:
-    """Return the log scores (M,) of the baselines, by name, on the rows that they were fitted to."""
-    return {name: baseline.cross_validated.log_prob(train.y[baseline.rows]) for name, baseline in baselines.items()}
+def _num_outputs(bnn: BNN, data: Data) -> int:
+    was_training = bnn.training
+    try:
+        with seeded(0, "outputs"), torch.no_grad():
+            scaler = data.x_scaler if bnn.units is None else bnn.units[0]
+            inputs = bnn.cast_inputs(scaler.transform(data.x[:2]))
+            return int(bnn.eval().outputs(bnn.initial_values, inputs).shape[-1])
+    finally:
+        bnn.train(was_training)
 
 
 def _directions(x: Tensor) -> Callable[[X], Tensor]:

@@ -1,63 +1,77 @@
-"""Findings: what one check says of a fit, in words and numbers, and what to try."""
+"""Findings: the result of one check, in plain numbers."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal
 
 from pyrobnn._core.remedies import Remedy, Spelling, mended
+from pyrobnn.verdict import words
 
-Kind = Literal["warning", "note", "fine"]
-Cause = Literal[
-    "memorised", "learned", "missed", "length", "elbo", "chains", "divergences", "baseline", "prior", "spread",
-    "coverage", "groups", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
-]  # fmt: skip
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-"""Names of findings that warn: causes stand before their effects, and are mended first."""
-Name = Cause | Literal["leak", "held-out data", "linear model", "classes", "k-hat"]
-BASELINE: Literal["baseline"] = "baseline"
-"""Name of the finding that compares a fit with a constant and a linear model; it comes first."""
+Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
+SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")
+"""From the worst on."""
+Facts = dict[str, int | float | str]
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a check.
+    """The result of a check; str() says it.
 
     Attributes:
-        name: the subject of the check.
-        kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
-        text: a sentence or more.
-        p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
-        remedies: what to try, for a reader of Python and for one at the command line.
-        plain: the finding as a clause without numbers, for the verdict, where the text is longer.
-        is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
-        value, expected, error: the number behind the text, that of a good fit, and the standard error of their
-            difference; None if there is none.
+        name: the finding; docs/how-to/warnings.md lists them.
+        severity: "warning" for a reason not to trust the fit. Of others a verdict takes notice, too: where nothing was
+            held out ("unjudged") or too little ("care"), or the use of a fit is "open".
+        value, expected, error: a number, that of a good fit, and the standard error of their difference.
+        p: chance of a number as extreme if the fit is good, in both tails; None without a test.
+        remedy: what to try.
+        facts: further numbers and names of the sentence.
+
+    Examples:
+        >>> bnn.diagnostics.Finding("bias", "warning", 0.6, 0.5, 0.02, p=1e-6).in_plain_words
+        'targets lie above the predictions'
     """
 
-    name: Name
-    kind: Kind
-    text: str
-    p_value: float | None = None
-    remedies: tuple[Remedy, ...] = ()
-    plain: str = ""
-    is_open: bool = False
+    name: str
+    severity: Severity = "warning"
     value: float | None = None
     expected: float | None = None
     error: float | None = None
+    p: float | None = None
+    remedy: Remedy | None = None
+    facts: Facts = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> Literal["warning", "note", "fine"]:
+        """The severity in three steps: a warning, a note or fine."""
+        return self.severity if self.severity in ("warning", "fine") else "note"
+
+    @property
+    def key(self) -> str:
+        """The key of its template and of its remedies."""
+        return words.key(self.name, self.severity, self.value, self.expected)
+
+    def _written(self) -> tuple[str, str]:
+        numbers = {"value": self.value, "expected": self.expected, "error": self.error, **self.facts}
+        return words.written(self.name, self.severity, numbers)
+
+    @property
+    def lead(self) -> str:
+        """The finding as a clause."""
+        return self._written()[0]
+
+    @property
+    def text(self) -> str:
+        """The finding with its numbers."""
+        return self._written()[1]
 
     @property
     def in_plain_words(self) -> str:
-        """The finding as a clause without numbers."""
-        lead = self.plain or self.text.removesuffix(".")
-        return lead[:1].lower() + lead[1:]
+        """The finding as a clause that goes on in a sentence."""
+        return words.lowered(self.lead)
 
     def said(self, spelling: Spelling = "python") -> str:
         """Return the text with its numbers, and what to try."""
-        numbers = ""
-        if self.value is not None and self.expected is not None:
-            error = "" if self.error is None else f" ± {self.error:.2g}"
-            numbers = f" It is {self.value:.3g}, where {self.expected:.3g}{error} is expected."
-        return mended(f"{self.text}{numbers}", self.remedies, spelling)
+        return mended(self.text, self.remedy, spelling)
 
     def __str__(self) -> str:
         return f"{_MARKS[self.kind]} {self.said()}"

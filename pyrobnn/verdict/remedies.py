@@ -1,22 +1,19 @@
 """What may mend a fit, by the settings that it has: nothing that it has already, and a further value of a number."""
 
-import dataclasses
+import functools
+import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._core.settings import described
-from pyrobnn._torch.inputs import X
-from pyrobnn.guides.base import built
-from pyrobnn.likelihoods.base import OPEN, as_likelihood
-from pyrobnn.likelihoods.base import registry as likelihoods
 from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.given import by_site
+from pyrobnn.verdict.evidence import Evidence
 
 _TIMES_LONGER = 4
 _TIMES_NARROWER = 3.0
@@ -27,238 +24,149 @@ _MOST_WEIGHTS_FOR_CHAINS = 1000
 _MOST_ROWS_FOR_EVIDENCE = 2000
 _USUAL_RATE = 0.01
 _TIMES_FASTER = 10
-_SCALED = ("gaussian", "laplace", "student_t")
-_NUMBERS = dict.fromkeys(_SCALED, "scale") | {"log_normal": "log_scale", "gamma": "dispersion"}
+_NUMBERS = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale") | {
+    "log_normal": "log_scale",
+    "gamma": "dispersion",
+}
 """The number that may be an output of the network, by likelihood."""
 _FAR_FROM_UNITS = 10.0
 """Root mean square of an input from which on its units are far from those that priors of weights are for."""
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
+_MOST_STEPS = 150_000
+_CHAINS, _ACCEPTANCE = 4, 0.95
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fitted:
-    """A fit as remedies look at it, with its training targets and inputs where they matter."""
-
-    posterior: Posterior | Mixture
-    y: Tensor | None = None
-    x: X | None = None
-
-    @property
-    def methods(self) -> list[Table]:
-        """The tables of the method and those inside it."""
-        return self.posterior.members[0].record.methods
-
-    @property
-    def types(self) -> set[str]:
-        """The names of the methods."""
-        return {str(table.get("type")) for table in [*self.methods, *self.posterior.record.methods]}
-
-    @property
-    def has_chains(self) -> bool:
-        """Whether the fit holds draws of Markov chains."""
-        return built(self.posterior.members[0].guide).chains() is not None
-
-    @property
-    def takes_evidence(self) -> bool:
-        """Whether the evidence framework takes the prior, which must be normal, and has not been tried."""
-        bnn, is_small = self.posterior.bnn, (self.posterior.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
-        priors = by_site(bnn.settings["prior"], bnn.site_names).values()
-        is_tuned = any(member.record.evidence is not None for member in self.posterior.members)
-        return is_small and not is_tuned and not self.has_chains and all(as_prior(one).is_normal for one in priors)
-
-    @property
-    def net(self) -> object:
-        """The network as it was declared."""
-        return self.posterior.bnn.settings["net"]
-
-    @property
-    def hidden(self) -> int | None:
-        """The number of hidden units of a network of dense layers; None for another."""
-        if isinstance(self.net, nn.Linear):
-            return 0
-        return sum(self.net.hidden) if isinstance(self.net, nets.MLP) else None
-
-    @property
-    def section(self) -> str:
-        """The section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
-        return ".".join(["fit", *["method"] * (len(self.posterior.record.methods) - 1)])
-
-    @property
-    def likelihood(self) -> str:
-        """The type of the likelihood; empty for one that is no setting."""
-        return str(self.table("likelihood").get("type", ""))
-
-    @property
-    def noise(self) -> str | None:
-        """How the noise around real targets is given: "known" where somebody gave its number."""
-        noise = as_likelihood(self.posterior.bnn.settings["likelihood"]).noise
-        return "tuned" if noise == "known" and "scale" in (self.posterior.record.measured or ()) else noise
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The lengths in steps or epochs that somebody gave for the fit; none of one whose chains only start at it."""
-        record = self.posterior.record
-        is_other = self.has_chains or (record.choice is not None and record.choice.chose_length)
-        svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
-        return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
-
-    def table(self, part: str) -> Table:
-        """Return the settings of a part; an empty table for one that is no setting."""
-        told = described(self.posterior.bnn.settings[part])
-        return told if isinstance(told, dict) else {}
+@functools.cache
+def _rows() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((Path(__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
 
 
-Try = Callable[[Fitted], Remedy | None]
-"""A remedy of a fit; None where the fit has it already, or cannot take it."""
+def first(evidence: Evidence, names: Iterable[str]) -> Remedy | None:
+    """Return the first of some remedies, by their names in remedies.toml and here, that a fit has not had yet."""
+    return next((found for name in names if (found := _remedy(evidence, name)) is not None), None)
 
 
-def open_to(fit: Fitted, tries: Iterable[Try]) -> tuple[Remedy, ...]:
-    """Return the remedies that a fit has not had yet."""
-    return tuple(remedy for remedy in (one(fit) for one in tries) if remedy is not None)
+def _remedy(evidence: Evidence, name: str) -> Remedy | None:
+    if name in _NUMBERED:
+        return _NUMBERED[name](evidence)
+    row = _rows()[name]
+    is_open = "when" not in row or _WHEN[row["when"]](evidence)
+    return Remedy(row["words"], tuple(row.get("settings", ())), row.get("python", "")) if is_open else None
 
 
-def _row(words: str, call: str, setting: str, when: Callable[[Fitted], bool]) -> Try:
-    """Return a remedy that fits may take: words, the call for a reader of Python, and the setting of a spec."""
-    remedy = Remedy(f"{words}, `{call}`", words, (setting,))
-    return lambda fit: remedy if when(fit) else None
+def _takes_evidence(evidence: Evidence) -> bool:
+    """Return whether the evidence framework takes the prior, which must be normal, and has not been tried."""
+    fit = evidence.posterior
+    priors = by_site(fit.bnn.settings["prior"], fit.bnn.site_names).values()
+    is_tuned = any(member.record.evidence is not None for member in fit.members)
+    is_small = (fit.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
+    return is_small and not is_tuned and not evidence.has_chains and all(as_prior(one).is_normal for one in priors)
 
 
-def _has_other_guide(fit: Fitted) -> bool:
-    return not fit.has_chains and all((table.get("guide") or {}).get("type") != "mean_field" for table in fit.methods)
-
-
-def _is_large(fit: Fitted) -> bool:
-    return isinstance(fit.net, nets.MLP) and (len(fit.net.hidden) > 1 or sum(fit.net.hidden) > _FEW_UNITS)
-
-
-def _is_small(fit: Fitted) -> bool:
-    return isinstance(fit.net, nets.MLP) and sum(fit.net.hidden) < _ADVISED_UNITS
-
-
-def _is_unscaled(fit: Fitted) -> bool:
-    if not isinstance(fit.x, Tensor) or not fit.posterior.members[0].x_scaler.is_identity:
+def _is_unscaled(evidence: Evidence) -> bool:
+    x = evidence.train.x
+    if not isinstance(x, Tensor) or not evidence.posterior.members[0].x_scaler.is_identity:
         return False
-    return float(fit.x.double().flatten(1).square().mean(0).max()) > _FAR_FROM_UNITS**2
+    return float(x.double().flatten(1).square().mean(0).max()) > _FAR_FROM_UNITS**2
 
 
-def _left_the_mode(fit: Fitted) -> bool:
-    return "evidence_framework" in fit.types and fit.posterior.record.laplace is None
+def _hidden(evidence: Evidence) -> list[int]:
+    net = evidence.posterior.bnn.settings["net"]
+    return list(net.hidden) if isinstance(net, nets.MLP) else []
 
 
-def _is_sampled_soon(fit: Fitted) -> bool:
-    return not fit.has_chains and fit.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS
+def _has_other_guide(evidence: Evidence) -> bool:
+    is_other = all((table.get("guide") or {}).get("type") != "mean_field" for table in evidence.methods)
+    return not evidence.has_chains and is_other
 
 
-other_guide = _row("take another guide", 'guide="mean_field"', "guide.type=mean_field", _has_other_guide)
-ensemble = _row(
-    "average several networks",
-    "bnn.Ensemble()",
-    "fit.type=ensemble",
-    lambda fit: not isinstance(fit.posterior, Mixture),
-)
-smaller = _row("take one small hidden layer", "bnn.MLP(..., [10], ...)", "net.hidden=[10]", _is_large)
-larger = _row("take a hidden layer of 50 units", "bnn.MLP(..., [50], ...)", "net.hidden=[50]", _is_small)
-without_hidden = _row("keep the linear model", "bnn.MLP(..., [], ...)", "net.hidden=[]", lambda fit: bool(fit.hidden))
-standardised = _row("standardise the data", "bnn.Data(x, y, standardize=True)", "data.standardize=true", _is_unscaled)
-by_evidence = _row(
-    "tune the prior", "bnn.EvidenceFramework()", "fit.type=evidence_framework", lambda fit: fit.takes_evidence
-)
-laplace = _row("take the Laplace approximation", 'guide="laplace"', "guide.type=laplace", _left_the_mode)
-sampled = _row("draw by Markov chains", "bnn.NUTS()", "fit.type=nuts", _is_sampled_soon)
-spread_counts = _row(
-    "let counts spread",
-    "bnn.likelihoods.NegativeBinomial()",
-    "likelihood.type=negative_binomial",
-    lambda fit: fit.likelihood == "poisson",
-)
+_WHEN: dict[str, Callable[[Evidence], bool]] = {
+    "unscaled": _is_unscaled,
+    "noise is given or trained": lambda e: e.noise in ("known", "learned"),
+    "large": lambda e: len(_hidden(e)) > 1 or sum(_hidden(e)) > _FEW_UNITS,
+    "small": lambda e: 0 < sum(_hidden(e)) < _ADVISED_UNITS,
+    "hidden": lambda e: bool(_hidden(e)),
+    "takes evidence": _takes_evidence,
+    "left the mode": lambda e: "evidence_framework" in e.types and e.posterior.record.laplace is None,
+    "sampled soon": lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
+    "other guide": _has_other_guide,
+    "single": lambda e: not isinstance(e.posterior, Mixture),
+    "prior is not normal": lambda e: e.part("prior").get("type") != "normal",
+    "poisson": lambda e: e.likelihood == "poisson",
+    "quantiles": lambda e: e.prediction.has_quantiles,
+    "finds nothing": lambda e: e.comparison is None or not e.comparison.linear_finds,
+    "few chains": lambda e: (e.setting("num_chains") or _CHAINS) < _CHAINS,
+    "low acceptance": lambda e: (e.setting("target_accept") or _ACCEPTANCE) < _ACCEPTANCE,
+}
+"""When a fit may take a remedy, by the names of remedies.toml."""
 
 
-def longer(fit: Fitted) -> Remedy | None:
-    """Return a longer training, of a fit of given length."""
-    more = [f"{name}={_TIMES_LONGER * value}" for name, value in fit.lengths.items()]
-    if not more:
-        return None
-    given, shown = (" and ".join(f"`{name}`" for name in fit.lengths), ", ".join(f"`{one}`" for one in more))
-    words = f"train longer, {shown}, or leave out {given}"
-    return Remedy(words, "train longer", tuple(f"{fit.section}.{one}" for one in more))
+def _longer(evidence: Evidence) -> Remedy | None:
+    more = [f"{name}={_TIMES_LONGER * value}" for name, value in evidence.lengths.items()]
+    given, shown = (" and ".join(f"`{name}`" for name in evidence.lengths), ", ".join(f"`{one}`" for one in more))
+    settings = tuple(f"{evidence.section}.{one}" for one in more)
+    return Remedy("train longer", settings, f"{shown}, or leave out {given}") if more else None
 
 
-def slower(fit: Fitted) -> Remedy | None:
-    """Return the usual learning rate, in place of one that is far above it."""
-    rates = next((table["lr"] for table in fit.methods if table.get("lr") is not None), 0.0)
-    if max(rates.values() if isinstance(rates, dict) else [rates]) < _TIMES_FASTER * _USUAL_RATE:
-        return None
-    setting = f"lr={_USUAL_RATE:g}"
-    return Remedy(f"lower the learning rate, `{setting}`", "lower the learning rate", (f"{fit.section}.{setting}",))
+def _more_steps(evidence: Evidence) -> Remedy:
+    steps = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
+    name = "guide_steps" if "evidence_framework" in evidence.types else "max_steps"
+    return Remedy("train longer", (f"{evidence.section}.{name}={steps}",))
 
 
-def narrower(fit: Fitted) -> Remedy | None:
-    """Return a narrower prior, in place of a normal prior whose scale was given."""
-    prior = fit.table("prior")
+def _slower(evidence: Evidence) -> Remedy | None:
+    rates = evidence.setting("lr") or 0.0
+    is_high = max(rates.values() if isinstance(rates, dict) else [rates]) >= _TIMES_FASTER * _USUAL_RATE
+    return Remedy("lower the learning rate", (f"{evidence.section}.lr={_USUAL_RATE:g}",)) if is_high else None
+
+
+def _narrower(evidence: Evidence) -> Remedy | None:
+    prior = evidence.part("prior")
     given = prior.get("scale") if prior.get("type") == "normal" else None
     scale = float(f"{given / _TIMES_NARROWER:.1g}") if isinstance(given, float) else 0.0
-    if scale < _NARROWEST:
+    return None if scale < _NARROWEST else Remedy("narrow the prior", (f"prior.scale={scale:g}",))
+
+
+def _varying_noise(evidence: Evidence) -> Remedy | None:
+    kind, number = evidence.likelihood, _NUMBERS.get(evidence.likelihood)
+    if number is None or evidence.part("likelihood").get(number) == "heteroscedastic":
         return None
-    words = "narrow the prior"
-    return Remedy(f"{words}, `prior=bnn.priors.Normal({scale:g})`", words, (f"prior.scale={scale:g}",))
+    settings = (f"likelihood.type={kind}", f"likelihood.{number}=heteroscedastic")
+    return Remedy("let the noise depend on the inputs, by twice as many outputs", settings)
 
 
-def measured_noise(fit: Fitted) -> Remedy | None:
-    """Return noise that is measured, in place of a number or of noise that is trained."""
-    if fit.noise == "known":
-        words = "let the noise be measured"
-        return Remedy(f"{words}: leave out its number", words, ("likelihood.scale=tuned",))
-    given = list(fit.lengths) if fit.noise in OPEN else []
-    if fit.noise != "learned" and not given:
+def _amounts(evidence: Evidence) -> Remedy | None:
+    y = evidence.train.y
+    is_open = evidence.likelihood == "gaussian" and evidence.noise != "heteroscedastic"
+    if not is_open or y.ndim != 1 or not bool((y > 0).all()):
         return None
-    words, without = "measure the noise first", [f"no `{name}`" for name in given]
-    if fit.noise == "learned":
-        return Remedy(
-            f"{words}: {', '.join(["scale='tuned' for the noise", *without])}", words, ("likelihood.scale=tuned",)
-        )
-    more = tuple(f"{fit.section}.{name}={_TIMES_LONGER * fit.lengths[name]}" for name in given)
-    return Remedy(f"{words}: {', '.join(without)}", "train longer, so that the noise is learned", more)
+    return Remedy("take a log-normal, as all targets are positive", ("likelihood.type=log_normal",))
 
 
-def varying_noise(fit: Fitted) -> Remedy | None:
-    """Return noise that depends on the inputs, in place of one number for all."""
-    number = _NUMBERS.get(fit.likelihood)
-    if number is None or fit.table("likelihood").get(number) == "heteroscedastic":
+def _other_noise(evidence: Evidence) -> Remedy | None:
+    if evidence.likelihood != "gaussian":
         return None
-    varying = likelihoods.resolve({"type": fit.likelihood, number: "heteroscedastic"})
-    words = "let the noise depend on the inputs"
-    call = f"likelihood=bnn.likelihoods.{type(varying).__name__}('heteroscedastic')"
-    num = "twice as many" if fit.y is None else varying.num_outputs(fit.y)
-    settings = (f"likelihood.type={fit.likelihood}", f"likelihood.{number}=heteroscedastic")
-    return Remedy(f"{words}, `{call}` and {num} outputs", words, settings)
-
-
-def amounts(fit: Fitted) -> Remedy | None:
-    """Return a log-normal, in place of a Gaussian of one scale for positive targets."""
-    is_open = fit.likelihood == "gaussian" and fit.noise != "heteroscedastic"
-    if not is_open or fit.y is None or fit.y.ndim != 1 or not bool((fit.y > 0).all()):
-        return None
-    words = "take a log-normal, whose errors are in per cent, as all targets are positive"
-    return Remedy(f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal",))
-
-
-def other_noise(fit: Fitted) -> Remedy | None:
-    """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
-    if fit.likelihood != "gaussian":
-        return None
-    if fit.y is not None and (remedy := amounts(fit)) and skewness(fit.y) > _SOME_SKEW:
+    y = evidence.train.y.double()
+    skewness = float(((y - y.mean()) / y.std()).pow(3).mean())
+    if (remedy := _amounts(evidence)) and skewness > _SOME_SKEW:
         return remedy
-    words = "look for outliers, and take noise with heavy tails"
-    return Remedy(f"{words}, `likelihood=bnn.likelihoods.StudentT()`", words, ("likelihood.type=student_t",))
+    return Remedy("look for outliers, and take noise with heavy tails", ("likelihood.type=student_t",))
 
 
-def skewness(y: Tensor) -> float:
-    """Return the mean cube of standardised numbers."""
-    return float(((y.double() - y.double().mean()) / y.double().std()).pow(3).mean())
+def _raised(words: str, name: str, times: int, usual: int) -> Callable[[Evidence], Remedy]:
+    return lambda evidence: Remedy(words, (f"fit.{name}={times * int(evidence.setting(name) or usual)}",))
 
 
-OF_BAD_PREDICTIONS: tuple[Try, ...] = (slower, standardised, measured_noise, smaller, by_evidence, sampled)
-"""What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
-OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, laplace, by_evidence, larger, sampled)
-"""What to try where a fit is too smooth for its targets."""
+_NUMBERED: dict[str, Callable[[Evidence], Remedy | None]] = {
+    "longer": _longer,
+    "more_steps": _more_steps,
+    "slower": _slower,
+    "narrower": _narrower,
+    "varying_noise": _varying_noise,
+    "amounts": _amounts,
+    "other_noise": _other_noise,
+    "more_draws": _raised("draw more", "num_draws", 4, 250),
+    "longer_warmup": _raised("warm up longer", "warmup", 2, 1000),
+}
+"""Remedies whose words or numbers depend on the fit."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import fields_of, to_dict
 from pyrobnn._torch.devices import running
 from pyrobnn.bnn import BNN
@@ -33,9 +32,6 @@ Starts = Init | Sequence[Posterior]
 _JITTER = 0.1
 """Standard deviation of the noise that is added to the network's weights, so that chains start apart."""
 _TRIES = 100
-SMOOTHER_PRIOR = Remedy(
-    "choose a smoother prior, `bnn.priors.Normal()`", "choose a smoother prior", ("prior.type=normal",)
-)
 
 
 def diverged(count: int, draws: int) -> str:

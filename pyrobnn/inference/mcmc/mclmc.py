@@ -11,17 +11,13 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.capture.graph import capture, choose_engine
-from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
 from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.posterior.record import EngineRecord
 
-_SMALLER_STEPS = (
-    Remedy("raise `warmup`", "warm up longer", ("fit.warmup=2000",)),
-    Remedy("use NUTS()", "use NUTS", ("fit.type=nuts",)),
-    SMOOTHER_PRIOR,
-)
+_LONGER_WARMUP = Remedy("warm up longer", ("fit.warmup=2000",))
 _TYPICAL_STEPS = 20
 """Steps from one draw to the next, for the choice of the engine."""
 _STATISTICS = ("diverging", "energy_error", "step_size", "n_steps")
@@ -64,7 +60,7 @@ class Microcanonical(ChainMethod):
         numbers = dict(zip(_STATISTICS, rows.unbind(-1), strict=True))
         diverging = int(numbers["diverging"].sum())
         if diverging > _TOLERATED_SHARE * self.num_chains * self.num_draws:
-            warn_user(diverged(diverging, self.num_chains * self.num_draws), remedies=_SMALLER_STEPS)
+            warn_user(diverged(diverging, self.num_chains * self.num_draws), remedy=_LONGER_WARMUP)
         return Chains(draws, numbers, record, walk.num_steps, diverging)
 
     def _drawn(self, walk: Walk, thinning: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.capture.graph import capture, choose_engine
-from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.inference.method import Run, registry
 
@@ -43,7 +43,7 @@ class Hamiltonian(ChainMethod):
     @property
     def smaller_steps(self) -> Remedy:
         """What makes leapfrog steps smaller."""
-        return Remedy("raise `target_accept`", "take smaller steps", ("fit.target_accept=0.95",))
+        return Remedy("take smaller steps", ("fit.target_accept=0.95",))
 
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
@@ -67,7 +67,7 @@ class Hamiltonian(ChainMethod):
         diverging = int(statistics[..., 0].sum())
         if diverging:
             text = diverged(diverging, self.num_chains * self.num_draws)
-            warn_user(text, remedies=(self.smaller_steps, SMOOTHER_PRIOR))
+            warn_user(text, remedy=self.smaller_steps)
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, steps, diverging)
 
@@ -184,7 +184,7 @@ class HMC(Hamiltonian):
         """What makes leapfrog steps smaller: a step size that is given does not adapt."""
         if self.step_size is None:
             return super().smaller_steps
-        return Remedy("lower `step_size`", "take smaller steps", (f"fit.step_size={self.step_size / 2:g}",))
+        return Remedy("take smaller steps", (f"fit.step_size={self.step_size / 2:g}",))
 
 
 class RecordedNUTS(mcmc.NUTS):

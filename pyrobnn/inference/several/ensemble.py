@@ -78,13 +78,14 @@ class Ensemble(BaseMethod[Mixture]):
             warn_user(
                 f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
                 "weights, and saw the same batches without noise.",
-                remedies=_UNLIKE,
+                remedy=_UNLIKE,
             )
         shared = dataclasses.replace(posteriors[0].record, method=described(self), replicate=None, replicates=None)
         return Mixture(posteriors, seed=run.seed, record=shared)
 
 
-_UNLIKE = (
-    Remedy("pass a function that makes the network, as BNN(lambda: Net()), which starts each member anew"),
-    Remedy("use bootstrap=True, anchored=True, or a `batch_size`", "let them see other rows", ("fit.bootstrap=true",)),
+_UNLIKE = Remedy(
+    "let them see other rows",
+    ("fit.bootstrap=true",),
+    "`bootstrap=True`, or pass a function that makes the network, as BNN(lambda: Net()), which starts each member anew",
 )

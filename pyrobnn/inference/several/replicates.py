@@ -17,7 +17,7 @@ from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.fits import aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.complaint import SEE, complaint
+from pyrobnn.verdict.checks import complaint
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings that may differ between replicates; other settings shape the shared graph."""
@@ -83,7 +83,7 @@ def fit_replicates(
     told = Counter(text for text in texts if text is not None)
     for text, _ in told.most_common(1):
         verb = "warns" if told.total() == 1 else "warn"
-        warn_user(f"{told.total()} of {len(texts)} fits {verb}: {text} {SEE}", PoorFitWarning)
+        warn_user(f"{told.total()} of {len(texts)} fits {verb}: {text}", PoorFitWarning)
     return posteriors
 
 

@@ -1,0 +1,476 @@
+"""The table of all checks of a fit, and those that the end of a fit does not afford."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy
+from pyrobnn._torch.inputs import flat_rows
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.leaks import leaking
+from pyrobnn.data.splits import same_inputs
+from pyrobnn.datasets.base import FOR_CALIBRATION
+from pyrobnn.diagnostics.convergence import continued_gain
+from pyrobnn.diagnostics.convert import MAX_WHOLE
+from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test, tests_of
+from pyrobnn.guides.base import built
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict import checks as cheap
+from pyrobnn.verdict.checks import Check, beside
+from pyrobnn.verdict.evidence import FEW, Evidence
+from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.gains import LOSSES
+
+_TIMES_MORE = 4
+"""Examples for each one there is that halve a standard error."""
+_MOST_HELD_OUT = 0.5
+"""Share of the examples above which holding out more is no remedy."""
+_P_OF_AN_ORDER = 0.05
+"""The p-value below which an order may be better than guessing."""
+_RARE_SHARE = 0.2
+"""Share of the labels up to which a class is rare."""
+_LARGEST_RHAT = 1.01
+_SMALLEST_ESS = 400
+_LARGEST_ROUGH_RHAT = 1.1
+_SMALLEST_ROUGH_ESS = 50
+"""Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
+_ERROR_RATIO_TO_MISS = 1.25
+_STANDARD_ERRORS_TO_MISS = 3.0
+"""Multiple of the errors of a rival, and standard errors of the difference, from which on a fit has missed."""
+_MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
+_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
+_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+_NEGLIGIBLE_P = 1e-4
+_NATS_OF_NOTHING_LEARNED = 0.02
+_NATS_OF_A_LEARNED_WEIGHT = 0.25
+"""Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
+_KHAT_DRAWS = 1000
+_MOST_FOR_KHAT = 10_000
+_FEWEST_BLOCKS = 5
+_FEWEST_ROWS = 50
+
+
+def _has_lost(evidence: Evidence) -> bool:
+    return evidence.comparison is not None and evidence.comparison.case in LOSSES
+
+
+def use(evidence: Evidence) -> Finding | None:
+    """Nothing shows a gain over a constant, nor that there is none. Ranks of classes are tested by Mann and Whitney."""
+    found = evidence.comparison
+    if found is None:
+        alone = evidence.can_judge and not evidence.baselines and len(evidence.train) > 1
+        return Finding("not compared", "open") if alone else None
+    if found.case != "few":
+        return None
+    y, ranks, rare = evidence.judged.y, False, None
+    if evidence.has_classes:
+        labels, counts = y.unique(return_counts=True)
+        label = int(labels[counts.argmin()])
+        ranks = evidence.held_out is not None and ranks_better(evidence.prediction, y, label)
+        rare = label if float(counts.min()) <= _RARE_SHARE * len(y) else None
+    examples, num = _counted(evidence, rare)
+    few = beside(evidence, found, "few ranked" if ranks else "few", "open", examples=examples)
+    if evidence.held_out is None or len(y) < len(evidence.held_out):
+        return few
+    return dataclasses.replace(few, remedy=_more_held_out(evidence, rare, _TIMES_MORE * num))
+
+
+def _counted(evidence: Evidence, label: int | None) -> tuple[str, int]:
+    """Return the examples judged, of a class if given, in words and as a number."""
+    y = evidence.judged.y
+    num = len(y) if label is None else int((y == label).sum())
+    return f"{num:,} examples{_of_class(evidence, label)}", num
+
+
+def _of_class(evidence: Evidence, label: int | None) -> str:
+    return "" if label is None else f" of class {evidence.class_name(label)}"
+
+
+def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
+    """Return the remedy to hold out so many examples, of a class if given."""
+    targets = [part.y for part in (evidence.train, evidence.held_out) if part is not None]
+    total = sum(len(y) if label is None else int((y == label).sum()) for y in targets)
+    share, of = math.ceil(100 * (num + 0.5) / total) / 100, f"examples{_of_class(evidence, label)}"
+    if share > _MOST_HELD_OUT:
+        return Remedy(f"collect more {of}")
+    return Remedy(f"hold out {num} or more {of}", (f"data.test={share:g}",))
+
+
+def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
+    """Return whether the examples of a class have larger probabilities of it than the others, by Mann and Whitney."""
+    from scipy.stats import mannwhitneyu
+
+    probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
+    if bool(is_one.all()):
+        return False
+    p = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
+    return bool(p < _P_OF_AN_ORDER)
+
+
+def missed(evidence: Evidence) -> Finding | None:
+    """The errors on training rows are 1.25 times those of a Gaussian process without the row, by three standard errors.
+
+    A good fit has smaller errors, whatever the noise. Asked of a column of 20 real targets or more, of up to 500 rows
+    whose inputs differ, where no baseline is better.
+    """
+    x, y = evidence.learned.x[:_MOST_FOR_PROCESS], evidence.learned.y[:_MOST_FOR_PROCESS]
+    is_other = evidence.kinds.noise is None or y.ndim > 1 or not isinstance(x, Tensor)
+    if is_other or evidence.train.weights is not None or _has_lost(evidence):
+        return None
+    groups = same_inputs(x).tolist()  # copies would tell each other's target
+    places = torch.tensor([groups.index(group) for group in dict.fromkeys(groups)])
+    if len(places) < _FEWEST_FOR_PROCESS:
+        return None
+    x, y = flat_rows(x[places]).double().cpu(), y[places].double().cpu()
+    rival = (process_errors(standardised(x), standardised(y)) * y.std()).abs()
+    own = (y - evidence.of_learned.mean[places].double().cpu()).abs()
+    apart = own - rival
+    error = float(apart.std()) / math.sqrt(len(apart))
+    is_far = float(own.mean()) > _ERROR_RATIO_TO_MISS * float(rival.mean())
+    if not (is_far and float(apart.mean()) > _STANDARD_ERRORS_TO_MISS * error):
+        return None
+    return Finding("missed", value=float(own.mean()), expected=float(rival.mean()), error=error, facts={"num": len(y)})
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Return values (N, ...) less their mean, in standard deviations."""
+    return (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
+
+
+def process_errors(x: Tensor, y: Tensor) -> Tensor:
+    """Return the errors (N,) of a Gaussian process at rows left out one by one.
+
+    Inputs (N, columns), in float64, and targets (N,) are standardised. Length scale and noise are those of a grid whose
+    predictions of rows left out have the smallest mean absolute error, which outliers change little. Equation 5.12 of
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning.
+    """
+    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
+    least, errors = math.inf, y
+    for length in _SQUARED_LENGTHS:
+        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
+        turned = vectors.T @ y
+        for noise in _RELATIVE_NOISES:
+            spectrum = values.clamp_min(0) + noise
+            weights = vectors @ (turned / spectrum)
+            precisions = vectors.square() @ (1 / spectrum)
+            mean = float((weights / precisions).abs().mean())
+            if mean < least:
+                least, errors = mean, weights / precisions
+    return errors
+
+
+def error(evidence: Evidence) -> Finding | None:
+    """The mean squared error of the predictive mean is 1.25 times that of least squares on a line, or of a constant.
+
+    On rows held out, or else on training rows beside cross-validated models. A log score may be good all the same.
+    """
+    y, ordinary = evidence.judged.y.double().cpu(), evidence.ordinary
+    if ordinary is None or _has_lost(evidence) or not evidence.can_judge or not evidence.prediction.has_moments:
+        return None
+    line = ordinary.cross_validated.mean[: len(y)]
+    if evidence.held_out is not None:
+        line = ordinary.predict(evidence.judged.x).mean
+    means = {"a linear model": line, "a constant": evidence.train.y.double().mean(0).expand_as(y)}
+    own, *others = [
+        float((one.double().cpu() - y).square().mean()) for one in (evidence.prediction.mean, *means.values())
+    ]
+    rival = min(range(2), key=others.__getitem__)
+    if own <= _ERROR_RATIO_TO_MISS * others[rival]:
+        return None
+    facts: Facts = {"rival": [*means][rival], "basis": evidence.basis, "num": len(y)}
+    return Finding("error", "warning", math.sqrt(own), math.sqrt(others[rival]), facts=facts)
+
+
+def elbo(evidence: Evidence) -> Finding | None:
+    """A copy of a fit of given length is trained for up to 400 further steps: the ELBO rises beyond the tolerance.
+
+    The level is its share of `false_alarm_rate`, by a normal approximation.
+    """
+    posterior = evidence.posterior
+    if not by_steps(evidence) or any(member.record.convergence is not None for member in posterior.members):
+        return None
+    found = continued_gain(posterior, evidence.train, derive(evidence.seed, "continuation"))
+    if found is None:
+        return Finding("elbo unknown", "note")
+    gain, has_patience, num = found
+    is_gain, is_noisy = gain.p_value < level_of(evidence) / num, gain.stderr > gain.tolerance
+    severity: Severity = "fine"
+    if is_gain or is_noisy:
+        severity = "warning" if is_gain and not has_patience else "note"
+    facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
+    name = "elbo noisy" if is_noisy and not is_gain else "elbo"
+    return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts)
+
+
+def chains(evidence: Evidence) -> Finding | None:
+    """R-hat of the predictions at 20 training inputs is above 1.01, or they have fewer than 400 effective draws.
+
+    Rank-normalised split R-hat and effective sample sizes are those of Vehtari et al. (2021).
+    """
+    found = evidence.chains
+    if found is None:
+        return None
+    if found.convergence is None:
+        return Finding("chains unknown")
+    each, draws = found.convergence, found.num_chains * found.num_draws
+    rhat, ess = float(each.rhat.max()), float(min(each.ess_bulk.min(), each.ess_tail.min()))
+    if not math.isfinite(rhat):
+        return Finding("chains stuck")
+    facts = {"rhat": rhat, "ess": ess, "draws": draws}
+    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
+        return Finding("chains rough", "note", rhat, facts=facts)
+    if rhat > _LARGEST_RHAT:
+        return Finding("chains apart", value=rhat, facts=facts)
+    return (
+        Finding("chains short", value=ess, facts=facts)
+        if ess < _SMALLEST_ESS
+        else Finding("chains", "fine", rhat, facts=facts)
+    )
+
+
+def divergences(evidence: Evidence) -> Finding | None:
+    """A trajectory of Hamiltonian dynamics lost its energy."""
+    found = evidence.chains
+    if found is None or not found.num_diverging:
+        return None
+    return Finding("divergences", value=found.num_diverging, facts={"draws": found.num_chains * found.num_draws})
+
+
+def prior(evidence: Evidence) -> Finding | None:
+    """The KL of a layer's weights from their prior is below 0.02 nats each.
+
+    Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
+    correlated weights, unless the predictions are bad.
+    """
+    names, bnn, is_bad = sites_at_prior(evidence), evidence.posterior.bnn, _has_lost(evidence)
+    is_all = len(names) == sum(bnn.initial_values[name].ndim > 1 for name in bnn.site_names)
+    is_joint = any(built(member.guide).gaussian_blocks() for member in evidence.posterior.members)
+    if not names or not (is_bad or not (is_all or is_joint)):
+        return None
+    return Finding("prior", "warning" if is_bad else "note", facts={"sites": ", ".join(names)})
+
+
+def sites_at_prior(evidence: Evidence) -> tuple[str, ...]:
+    """Return the weights that have learned nothing from the data: KL(q || p) below 0.02 nats per entry, at most 0.25.
+
+    Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
+    quadrature. In a mixture, all members must agree.
+    """
+    first, *others = [_at_prior(member) for member in evidence.posterior.members]
+    return tuple(name for name in first if all(name in names for names in others))
+
+
+def _at_prior(posterior: Posterior) -> list[str]:
+    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
+        guide = posterior.trace(posterior.guide)
+        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
+        unlearned = []
+        for name in posterior.bnn.site_names:
+            if model.nodes[name]["value"].ndim < 2:
+                continue
+            try:
+                divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
+            except NotImplementedError:
+                continue
+            size = model.nodes[name]["value"].numel()
+            has_learned = divergence.numel() == size and float(divergence.max()) > _NATS_OF_A_LEARNED_WEIGHT
+            if float(divergence.sum()) < _NATS_OF_NOTHING_LEARNED * size and not has_learned:
+                unlearned.append(name)
+        return unlearned
+
+
+def epistemic(evidence: Evidence) -> Finding | None:
+    """The share of the weights' uncertainty in the predictive variance of some target column is at most 1e-4."""
+    return epistemic_of(evidence.prediction)
+
+
+def epistemic_of(prediction: Prediction) -> Finding:
+    """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
+    dims = None if prediction.is_classification else 0  # each column by itself, classes together
+    if not prediction.has_moments:
+        return Finding("epistemic unknown", "note")
+    total = prediction.variance.double().mean(dims)
+    if prediction.has_quantiles and not bool(total.isfinite().all()):
+        lower, upper = prediction.interval(0.68)
+        total = ((upper - lower) / 2).square().double().mean(dims)
+    shares = (prediction.epistemic_variance.double().mean(dims) / total.clamp_min(1e-300)).flatten()
+    share, few = float(shares.min()), (shares <= _NEGLIGIBLE_P).nonzero().flatten().tolist()
+    if not math.isfinite(share):
+        return Finding("epistemic unknown", "note")
+    if share > _NEGLIGIBLE_P:
+        return Finding("epistemic", "fine", share)
+    where = f" of target column {', '.join(map(str, few))}" if 0 < len(few) < len(shares) else ""
+    return Finding("epistemic", value=share, facts={"where": where})
+
+
+def mean(evidence: Evidence) -> Finding | None:
+    """Less than a fifth of the draws make up the mean of counts or amounts at some input."""
+    few = int(evidence.prediction.rests_on_few_draws.sum())
+    return Finding("mean", value=few, facts={"num": len(evidence.prediction)}) if few else None
+
+
+def _statistic(name: str) -> Callable[[Evidence], Finding | None]:
+    def check(evidence: Evidence) -> Finding | None:
+        if evidence.held_out is None or not evidence.can_judge or name not in evidence.tests:
+            return None
+        level = THREE_ERRORS if name == "noise" else level_of(evidence)
+        found: Finding = evidence.tests[name].finding(name, level)
+        return found
+
+    check.__doc__ = "Of held-out targets, beside its values for targets that the fit simulates, by Student's t."
+    return check
+
+
+def ranking(evidence: Evidence) -> Finding | None:
+    """The area under the sparsification curve of held-out errors is larger than that of random orders."""
+    if evidence.held_out is None or not evidence.can_judge:
+        return None
+    test = ranking_test(evidence.prediction, evidence.judged.y, seed=evidence.seed)
+    return None if test is None else test.finding("ranking", THREE_ERRORS / 2)
+
+
+def groups(evidence: Evidence) -> Finding | None:
+    """The share of targets inside intervals, or the confidence, on rows of groups that training has not seen."""
+    new = evidence.new_groups
+    if new is None:
+        return None
+    new = new[evidence.judged_rows]
+    if not bool(new.any()):
+        return Finding("known groups", "unjudged")
+    some = Data(evidence.judged.x[new], evidence.judged.y[new])
+    tests = tests_of(evidence, some, evidence.posterior.predict(some.x, seed=evidence.seed))
+    name = next(name for name in ("coverage", "confidence", "surprise") if name in tests)
+    found = tests[name].finding(name, level_of(evidence))
+    facts: Facts = {"num": len(some), "of": name}
+    return Finding("groups", found.severity, found.value, found.expected, found.error, found.p, facts=facts)
+
+
+def held_out(evidence: Evidence) -> Finding | None:
+    """Ten examples or more are held out, of labels of each class, and twenty of real targets."""
+    if evidence.held_out is None:
+        return Finding("no held-out data", "unjudged", 0)
+    label, least = None, FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
+    if evidence.counts and len(evidence.judged) >= FEW:
+        label = min(evidence.counts, key=evidence.counts.__getitem__)
+    examples, num = _counted(evidence, label)
+    if num >= least:
+        return None
+    remedy = _more_held_out(evidence, label, least)
+    return Finding("few held-out data", "care", num, remedy=remedy, facts={"examples": examples})
+
+
+def classes(evidence: Evidence) -> Finding | None:
+    """A class of the held-out examples is the most probable for none of them.
+
+    The threshold for a rare one is its share in training; none if no example of the class is above it.
+    """
+    if not evidence.has_classes:
+        return None
+    prediction, y, train_y = evidence.prediction, evidence.judged.y, evidence.train.y
+    predicted = set(prediction.label.unique().tolist())
+    shares = {int(label): float((train_y == label).double().mean()) for label in y.unique()}
+    missed = {label: share for label, share in shares.items() if label not in predicted}
+    if not missed:
+        return None
+    num, remedy = sum(int((y == label).sum()) for label in missed), None
+    rarest = min(missed, key=missed.__getitem__)
+    limit, is_rarest = f"{missed[rarest]:.2g}", y.cpu() == rarest
+    said = prediction.class_probs[:, rarest].cpu() > float(limit)
+    if 0 < missed[rarest] <= _RARE_SHARE and (right := int((said & is_rarest).sum())):
+        name = evidence.class_name(rarest)
+        column = f"prob_{evidence.class_names[rarest]}" if evidence.class_names else "its probability"
+        price = f"which finds {right} of {int(is_rarest.sum())} among {int(said.sum())}"
+        call = f"`prediction.class_probs[:, {rarest}] > {limit}`"
+        remedy = Remedy(f"say {name} where {column} is above {limit}, {price}", python=call)
+    names = ", ".join(map(evidence.class_name, missed))
+    return Finding("classes", "note", num, remedy=remedy, facts={"missed": names, "num": len(y)})
+
+
+def leak(evidence: Evidence) -> Finding | None:
+    """A line through a column explains 99.99 % of the target, each class has its own range, or rows are numbered."""
+    found = leaking(evidence.train)
+    if not found:
+        return None
+    kind = next(iter(found.values()))
+    columns = [*dict.fromkeys(evidence.column_of(name) for name, each in found.items() if each == kind)]
+    listed = ", ".join(map(repr, columns))
+    settings = (f"data.drop={json.dumps([*evidence.dropped, *columns])}",)
+    return Finding(kind, "note", remedy=Remedy(f"leave out {listed}", settings), facts={"columns": listed})
+
+
+def blocks(evidence: Evidence) -> Finding | None:
+    """The values of a column come in blocks of rows, five blocks or more, or rise or fall from row to row."""
+    table = evidence.train if evidence.table is None else evidence.table
+    if evidence.new_groups is not None or table.groups is not None or not isinstance(table.x, Tensor):
+        return None
+    if table.x.ndim != 2 or table.x.shape[1] < 2 or len(table) < _FEWEST_ROWS:
+        return None
+    for name, column in zip(table.feature_names, table.x.double().cpu().numpy().T, strict=False):
+        num, changes = len(np.unique(column)), np.diff(column)[np.diff(column) != 0]
+        is_key, rises = num <= len(table) / 2, (changes > 0).all() or (changes < 0).all()
+        if len(changes) + 1 != num or num < _FEWEST_BLOCKS or not (is_key or rises):
+            continue
+        column_name = evidence.column_of(name)
+        facts: Facts = {"columns": repr(column_name)}
+        if not is_key:
+            return Finding("in time", "note", num, facts=facts)
+        remedy = Remedy(f"hold out whole groups of {column_name!r}", (f"data.groups={column_name}",))
+        return Finding("blocks", "care", num, remedy=remedy, facts=facts)
+    return None
+
+
+def khat(evidence: Evidence) -> Finding | None:
+    """Pareto-smoothed importance weights of 1,000 draws of a guide, up to 1,000 weights and 10,000 rows."""
+    if evidence.posterior.bnn.num_weights > MAX_WHOLE or len(evidence.train) > _MOST_FOR_KHAT:
+        return None
+    try:
+        weights = importance_weights(evidence.posterior, evidence.train, num_draws=_KHAT_DRAWS)
+    except InputError:  # no density
+        return None
+    return Finding("k-hat", "fine" if weights.is_reliable else "note", weights.khat, weights.good_khat)
+
+
+_RATE = "of these tests and that of the ELBO together 5 %, `false_alarm_rate`"
+_RARE = "not known"
+_CASES = ("chains unknown", "chains stuck", "chains rough", "chains apart", "chains short")
+CHECKS: tuple[Check, ...] = (
+    *cheap.CHECKS,
+    Check("use", use, "thorough", "Simpler models", "none", ("few", "few ranked", "not compared")),
+    Check("missed", missed, "thorough", "Simpler models", "none of 20 good fits"),
+    Check("error", error, "thorough", "Simpler models", _RARE),
+    Check("elbo", elbo, "thorough", "Training", _RATE, ("elbo", "elbo noisy", "elbo unknown")),
+    Check("chains", chains, "thorough", "Markov chains", "of chains that agree, 1.01 is exceeded in few", _CASES),
+    Check("divergences", divergences, "thorough", "Markov chains", "none"),
+    Check("prior", prior, "thorough", "Training", "none: it needs a loss to a constant or a linear model"),
+    Check("epistemic", epistemic, "thorough", "Predictions", "none"),
+    Check("mean", mean, "thorough", "Predictions", "none"),
+    Check("spread", _statistic("spread"), "thorough", "Predictions", _RATE, ("spread low", "spread high")),
+    Check("coverage", _statistic("coverage"), "thorough", "Predictions", _RATE, ("coverage low", "coverage high")),
+    Check("groups", groups, "thorough", "Predictions", _RATE, ("groups", "known groups")),
+    Check(
+        "confidence", _statistic("confidence"), "thorough", "Predictions", _RATE, ("confidence low", "confidence high")
+    ),
+    Check("bias", _statistic("bias"), "thorough", "Predictions", _RATE, ("bias low", "bias high")),
+    Check("noise", _statistic("noise"), "thorough", "Predictions", "0.3 %", ("noise low", "noise high")),
+    Check("surprise", _statistic("surprise"), "thorough", "Predictions", _RATE, ("surprise low", "surprise high")),
+    Check("ranking", ranking, "thorough", "Predictions", "0.1 %", ("ranking high",)),
+    Check("held-out data", held_out, "thorough", "The data", "none", ("no held-out data", "few held-out data")),
+    Check("classes", classes, "thorough", "The data", "none"),
+    Check("leak", leak, "thorough", "The data", _RARE, ("copy", "row number")),
+    Check("blocks", blocks, "thorough", "The data", "tables that were sorted", ("blocks", "in time")),
+    Check("k-hat", khat, "thorough", "The data", "none"),
+)
+"""All checks, in the order in which they are told."""

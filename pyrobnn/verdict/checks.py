@@ -1,0 +1,244 @@
+"""Checks of a fit: a function from the evidence to a finding for each, and the table of those at the end of a fit."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.remedies import mended
+from pyrobnn._core.waiting import waiting
+from pyrobnn._torch.devices import threads_for
+from pyrobnn.data.in_memory import Data
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import FitRecord
+from pyrobnn.verdict.evidence import Budget, Evidence
+from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.gains import LOSSES, Comparison, compared
+from pyrobnn.verdict.remedies import first
+from pyrobnn.verdict.words import MEASURES, templates
+
+SEE = "See docs/how-to/warnings.md."
+"""Where the warnings at the end of a fit are explained."""
+_FAR_BELOW = 5.0
+"""Nats below the constant at which the score of an example is cut off."""
+_LOST_NATS = 2.0
+_SHARE_OF_CONSTANT_LOSS = 0.8
+"""Nats per example that a fit must lose; for labels and counts, at most this share of the constant's loss."""
+_SIGNIFICANCE = 0.01
+_TOO_MANY = 10
+"""Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
+in the mean."""
+_NATS_AN_EXAMPLE_BEHIND = 0.05
+_NATS_BEHIND_IN_ALL = 5.0
+_LAST_GAIN_NATS = 0.02
+_LAST_GAIN_ERRORS = 3.0
+"""Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
+
+Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A row of the table of checks: a function, whose docstring says how it is computed, and what is known of it.
+
+    `cost` says whether the end of a fit affords it, `section` where docs/how-to/warnings.md has it, `false_alarm` what
+    is known of its rate on good fits, and `findings` the names of what it finds if there are several.
+    """
+
+    name: str
+    of: Callable[[Evidence], Finding | None]
+    cost: Literal["cheap", "thorough"]
+    section: Section
+    false_alarm: str
+    findings: tuple[str, ...] = ()
+
+    def __call__(self, evidence: Evidence) -> Finding | None:
+        """Return the finding with the first remedy that the fit has not had."""
+        found = self.of(evidence)
+        is_weak = found is not None and found.severity == "note" and found.name in MEASURES
+        if found is None or found.remedy is not None or found.severity == "fine" or is_weak:
+            return found
+        return dataclasses.replace(found, remedy=first(evidence, templates()[found.key].tries))
+
+
+def constant_target(evidence: Evidence) -> Finding | None:
+    """All training rows have the same target, or there is only one."""
+    y = evidence.train.y
+    is_constant = len(y) > 1 and y.numel() and bool((y == y[:1]).all())
+    return Finding("constant target" if is_constant else "one example") if is_constant or len(y) == 1 else None
+
+
+def baselines(evidence: Evidence) -> Finding | None:
+    """The log scores are compared with those of one distribution for all inputs, and of a linear model.
+
+    The fit is no better than a constant if it is not shown to be better and gains at most 0.05 nats an example, or if
+    it is worse. It is worse than a linear model if it has less than 80 % of its gain. At the end of a fit the level is
+    1 %, in `diagnose` three standard errors. Training examples never show that a fit is good.
+    """
+    found = evidence.comparison
+    if found is None or found.case == "few":
+        return None
+    name = "open" if _is_fine(found) and evidence.basis == "training" else found.case
+    severity: Severity = "warning" if name in LOSSES else "fine" if _is_fine(found) and name != "open" else "note"
+    is_linear = name in ("behind linear", "like linear") and not evidence.hidden
+    return beside(evidence, found, name, "fine" if is_linear else severity)
+
+
+def _is_fine(found: Comparison | None) -> bool:
+    return found is not None and found.case in ("better", "better than constant")
+
+
+def beside(evidence: Evidence, found: Comparison, name: str, severity: Severity, **facts: Any) -> Finding:
+    """Return a finding with the gains of a comparison."""
+    numbers: dict[str, Any] = {"basis": evidence.basis, "num": found.fit.df + 1}
+    if found.linear is not None:
+        numbers |= {"linear": found.linear.mean, "linear_error": found.linear.stderr}
+    value, error = (found.num_lost, None) if name == "impossible" else (found.fit.mean, found.fit.stderr)
+    return Finding(name, severity, value, error=error, p=found.judged[1], facts=numbers | facts)
+
+
+def memorised(evidence: Evidence) -> Finding | None:
+    """New examples are 2 nats or more less likely than training examples, and a linear model predicts them as well.
+
+    The new examples are those held out, or each training example left out of the fit. For labels and counts the loss is
+    80 % of the constant's loss, if that is less; a score counts as 5 nats below the constant's at least. Real targets
+    ten times as many as weights are skipped.
+    """
+    train, y = evidence.train, evidence.learned.y
+    is_many = evidence.kinds.noise is not None and train.y.numel() > _TOO_MANY * evidence.posterior.bnn.num_weights
+    is_known = _is_fine(evidence.comparison) and evidence.basis != "training"
+    if "linear" not in evidence.baselines or not evidence.can_judge or is_many or is_known:
+        return None
+    new = evidence.left_out if evidence.held_out is None else evidence.scores
+    if new is None:
+        return None
+    is_held_out, rivals = evidence.held_out is not None, evidence.rivals
+    scores = torch.maximum(new, rivals["constant"] - _FAR_BELOW)
+    lost = float(evidence.of_learned.log_prob(y).double().mean() - scores.mean())
+    loss = -float(rivals["constant"].mean())
+    is_integer = evidence.posterior.bnn.settings["likelihood"].integer_targets
+    rest = compared(scores, rivals, _SIGNIFICANCE)
+    if lost < (min(_LOST_NATS, _SHARE_OF_CONSTANT_LOSS * loss) if is_integer else _LOST_NATS) or _is_fine(rest):
+        return None
+    if (is_held_out and rest.case not in LOSSES) or rest.linear is None:
+        return None
+    return Finding("memorised", value=lost, facts={"gain": rest.fit.mean, "linear": rest.linear.mean})
+
+
+def learned(evidence: Evidence) -> Finding | None:
+    """A Laplace approximation predicts rows left out of it no better than a constant, or by less than 0.05 nats."""
+    has_modes = all(member.record.laplace is not None for member in evidence.posterior.members)
+    found = evidence.comparison
+    if not has_modes or found is None or evidence.held_out is not None or not evidence.budget.folds:
+        return None
+    if (_is_fine(found) and evidence.basis != "training") or found.case in LOSSES or evidence.left_out is None:
+        return None
+    rest = compared(evidence.left_out, evidence.rivals, _SIGNIFICANCE)
+    if rest.case == "constant" or (rest.case in LOSSES and not rest.fit.is_shown):
+        return beside(evidence, rest, "learned", "warning", basis="left out")
+    return beside(evidence, rest, "hardly", "warning", basis="left out") if rest.are_slight else None
+
+
+def lost(evidence: Evidence) -> Finding | None:
+    """A guide scores its training rows below what the mode it began at says of rows left out.
+
+    The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
+    Training rows flatter the guide, so a good one scores more. Data with weights are skipped.
+    """
+    posterior, train = evidence.posterior, evidence.train
+    record = posterior.record.evidence
+    is_other = posterior.record.laplace is not None or "evidence_framework" not in evidence.types
+    found = evidence.comparison
+    if record is None or is_other or train.weights is not None or (found is not None and found.case in LOSSES):
+        return None
+    own = evidence.of_learned.log_prob(evidence.learned.y).double().cpu()
+    mean, error = float(own.mean()), float(own.std()) / math.sqrt(len(own))
+    of_mode = record.starts[record.chosen].log_left_out / len(train)
+    if not of_mode - mean > max(_NATS_AN_EXAMPLE_BEHIND, _NATS_BEHIND_IN_ALL / len(own), error):
+        return None
+    return Finding("lost", value=mean, expected=of_mode, error=error)
+
+
+def length(evidence: Evidence) -> Finding | None:
+    """A fit of open length took `max_steps`, and its last cycle gained more than noise and what matters."""
+    members = [member for member in evidence.posterior.members if member.record.convergence is not None]
+    if not members:
+        return None
+    severities = [_ending(member.record) for member in members]
+    severity = min(severities, key=("warning", "note", "fine").index)
+    record = members[severities.index(severity)].record
+    end = record.convergence
+    assert end is not None
+    facts: Facts = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
+    return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts)
+
+
+def _ending(record: FitRecord) -> Literal["warning", "note", "fine"]:
+    is_over = record.convergence is None or record.convergence.converged
+    return "fine" if is_over else "warning" if needs_steps(record) else "note"
+
+
+def needs_steps(record: FitRecord) -> bool:
+    """Whether a fit of open length took `max_steps`, and the last cycle gained more than noise and what matters."""
+    end = record.convergence
+    if end is None or end.converged or record.stopped_by not in (None, "steps"):
+        return False
+    matters = max(_LAST_GAIN_NATS * (record.num_data or 0), end.tolerance)
+    return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
+
+
+_RARELY = "with the others at the end of a fit: 2 of 76"
+_COMPARED = (*LOSSES, "behind linear", "like linear", "near linear", "open", "better", "better than constant")
+CHECKS: tuple[Check, ...] = (
+    Check("constant target", constant_target, "cheap", "The data", "none", ("constant target", "one example")),
+    Check("baselines", baselines, "cheap", "Simpler models", f"1 %; {_RARELY}", _COMPARED),
+    Check("memorised", memorised, "cheap", "Simpler models", _RARELY),
+    Check("learned", learned, "cheap", "Simpler models", _RARELY, ("learned", "hardly")),
+    Check("lost", lost, "cheap", "Simpler models", _RARELY),
+    Check("length", length, "cheap", "Training", _RARELY),
+)  # fmt: skip
+"""The checks at the end of a fit, in the order in which they are told."""
+
+
+def found_at_end(
+    posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None
+) -> Finding | None:
+    """Return the first warning of the cheap checks; None for other posteriors and for data in loaders.
+
+    It uses up to 500 examples of the validation data, or of the training data. `briefly` is to compare with a constant
+    and one linear fit: by default where nothing was measured, and the length was given.
+    """
+    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
+        return None
+    record = posterior.record
+    is_brief = all(part is None for part in (record.convergence, record.choice, record.evidence))
+    budget = Budget.of_fit(posterior, brief=is_brief if briefly is None else briefly)
+    evidence = Evidence(posterior, data, validation, budget, posterior.seed)
+    if not evidence.can_judge:
+        evidence = dataclasses.replace(evidence, held_out=None)
+    with threads_for(posterior.bnn.net, budget.baseline_rows):
+        found = (check(evidence) for check in CHECKS)
+        return next((one for one in found if one is not None and one.kind == "warning"), None)
+
+
+@under(gradients)
+def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
+    """Return a sentence on the first warning at the end of a fit, and a remedy, both without numbers.
+
+    So Python's filter can show it once for the line of a loop.
+    """
+    found = found_at_end(posterior, data, validation, briefly=briefly)
+    return None if found is None else f"{mended(f'{found.lead}.', found.remedy)} {SEE}"
+
+
+def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
+    """Warn with the `complaint` about a fit."""
+    with waiting("checking", shown=progress):
+        text = complaint(posterior, data, validation)
+    if text is not None:
+        warn_user(text, PoorFitWarning)

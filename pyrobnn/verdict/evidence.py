@@ -1,0 +1,304 @@
+"""`Evidence`: what a fit is judged by, each number computed once, when a check first asks for it."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyrobnn import nets
+from pyrobnn._core.random import derive
+from pyrobnn._core.settings import described
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import built
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import Table
+from pyrobnn.verdict.baselines import Baseline, fit_baselines, order_of
+from pyrobnn.verdict.gains import Comparison, compared
+from pyrobnn.verdict.left_out import LARGEST_MATRIX, leave_one_out, left_out_scores
+
+Basis = Literal["held out", "left out", "training"]
+"""The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
+_CHECKED_ROWS, _FEWEST_CHECKED_ROWS = 500, 20
+_CHECKED_DRAWS, _FEWEST_CHECKED_DRAWS = 100, 10
+_PRODUCTS_OF_A_CHECK, _PRODUCTS_IN_A_LOOP, _SHARE_OF_FIT = 500_000_000, 50_000_000, 0.05
+"""Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
+_DRAWS_OF_STEPS = 100
+"""Draws for targets with point masses, whose distribution function is slow."""
+FEW = 10
+"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
+_MOST_FOR_RARE = 10_000
+_THREE_ERRORS = 0.00135
+"""Probability of a normal number beyond three standard errors on one side."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What a judgement may cost, and how sure it has to be.
+
+    At most `rows` of training and of those held out are predicted, `most_for_rare` where a class is rare, by `draws` of
+    the weights. Baselines have `baseline_rows`, and `folds` or one fit with a weak penalty. A difference to a baseline
+    counts below the p-value `level`; tests of ELBO and calibration share the `false_alarm_rate`.
+    """
+
+    rows: int = 1000
+    draws: int = 500
+    most_for_rare: int = _MOST_FOR_RARE
+    baseline_rows: int = 10_000
+    folds: bool = True
+    largest_matrix: int = LARGEST_MATRIX
+    level: float = _THREE_ERRORS
+    false_alarm_rate: float = 0.05
+
+    @classmethod
+    def of_fit(cls, posterior: Posterior | Mixture, *, brief: bool = False) -> "Budget":
+        """Return the budget at the end of a fit: a small share of its time, or .1 s; `brief` in loops of fits."""
+        history = posterior.history
+        steps = 0 if history is None else len(history) * min(_CHECKED_ROWS, posterior.record.num_data or 0)
+        products = _PRODUCTS_IN_A_LOOP if brief else _PRODUCTS_OF_A_CHECK
+        passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
+        draws = max(min(_CHECKED_DRAWS, max(_FEWEST_CHECKED_DRAWS, passes // _CHECKED_ROWS)), len(posterior.members))
+        rows = min(_CHECKED_ROWS, max(_FEWEST_CHECKED_ROWS, passes // draws))
+        matrix = LARGEST_MATRIX // 2 if brief else LARGEST_MATRIX
+        return cls(rows, draws, 0, _CHECKED_ROWS, not brief, matrix, level=0.01)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence:
+    """A fit with its training data and those held out, if any, and what follows from them.
+
+    `new_groups` (N,) are the held-out examples of a group that training has not seen, if groups are known. `table` has
+    all rows in the order of their file, `columns` the positions of the inputs that a column of the file became, and
+    `dropped` its columns that are no inputs.
+    """
+
+    posterior: Posterior | Mixture
+    train: Data
+    held_out: Data | None = None
+    budget: Budget = Budget()
+    seed: int = 0
+    class_names: Sequence[str] = ()
+    new_groups: Tensor | None = None
+    table: Data | None = None
+    columns: Mapping[str, Sequence[int]] | None = None
+    dropped: Sequence[str] = ()
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """The constant and the linear model of the likelihood."""
+        return self._fitted(ordinary=False)
+
+    def _fitted(self, *, ordinary: bool) -> dict[str, Baseline]:
+        rows, folds = self.budget.baseline_rows, self.budget.folds
+        return fit_baselines(self.posterior.bnn, self.train, most_rows=rows, folds=folds, ordinary=ordinary)
+
+    @functools.cached_property
+    def ordinary(self) -> Baseline | None:
+        """The linear model of least squares, for the mean of a target that has one, whatever the likelihood."""
+        if "linear" not in self.baselines or self.kinds.has_labels:
+            return None
+        return (self.baselines if self.kinds.noise is not None else self._fitted(ordinary=True))["linear"]
+
+    @functools.cached_property
+    def learned(self) -> Data:
+        """The training rows that are predicted, the first of those of the baselines."""
+        return self.train[self._rows]
+
+    @functools.cached_property
+    def _rows(self) -> Tensor:
+        return (self.baselines["constant"].rows if self.baselines else order_of(self.train))[: self.budget.rows]
+
+    @functools.cached_property
+    def judged_rows(self) -> Tensor:
+        """The numbers of the held-out rows that are predicted; more of them where few are of some class."""
+        assert self.held_out is not None
+        data, most = self.held_out, self.budget.rows
+        if self.kinds.has_labels and data.y.ndim == 1 and self.budget.most_for_rare:
+            rarest = int(data.y.unique(return_counts=True)[1].min())
+            most = min(max(most, math.ceil(2 * FEW / rarest * len(data))), self.budget.most_for_rare)
+        generator = torch.Generator().manual_seed(derive(self.seed, "examples"))
+        return torch.randperm(len(data), generator=generator)[:most].sort().values
+
+    @functools.cached_property
+    def judged(self) -> Data:
+        """The rows by which predictions are judged: held out, or else of training."""
+        if self.held_out is None:
+            return self.learned
+        return Data(self.held_out.x[self.judged_rows], self.held_out.y[self.judged_rows])
+
+    @functools.cached_property
+    def prediction(self) -> Prediction:
+        """The predictions for the rows judged."""
+        return self.of_learned if self.held_out is None else self._predicted(self.judged)
+
+    @functools.cached_property
+    def of_learned(self) -> Prediction:
+        """The predictions for training rows."""
+        return self._predicted(self.learned)
+
+    def _predicted(self, data: Data) -> Prediction:
+        posterior, draws = self.posterior, self.budget.draws
+        prediction = posterior.predict(data.x, num_draws=draws, seed=self.seed)
+        if prediction.is_continuous or not prediction.has_quantiles or draws <= _DRAWS_OF_STEPS:
+            return prediction
+        return posterior.predict(data.x, num_draws=max(_DRAWS_OF_STEPS, len(posterior.members)), seed=self.seed)
+
+    @functools.cached_property
+    def basis(self) -> Basis:
+        """What the comparison rests on: draws of Markov chains have the scores of `leave_one_out`."""
+        if self.held_out is not None:
+            return "held out"
+        chains = all(built(member.guide).chains() is not None for member in self.posterior.members)
+        return "left out" if chains and self.train.weights is None else "training"
+
+    @functools.cached_property
+    def scores(self) -> Tensor:
+        """The log scores (N,) of the rows judged."""
+        if self.basis == "left out":
+            return leave_one_out(self.prediction, self.judged.y)
+        return self.prediction.log_prob(self.judged.y).double().cpu()
+
+    @functools.cached_property
+    def rivals(self) -> dict[str, Tensor]:
+        """The log scores (N,) of the baselines for the rows judged, cross-validated where these are of training."""
+        if self.held_out is not None:
+            x, y = self.judged.x, self.judged.y
+            return {name: model.predict(x).log_prob(y) for name, model in self.baselines.items()}
+        every = {
+            name: model.cross_validated.log_prob(self.train.y[model.rows]) for name, model in self.baselines.items()
+        }
+        return {name: scores[: len(self.learned)] for name, scores in every.items()}
+
+    @functools.cached_property
+    def can_judge(self) -> bool:
+        """Whether ten or more examples are held out, of labels ten that are not of the most frequent class; or none."""
+        if self.held_out is None:
+            return True
+        counts = self.counts.values()
+        return len(self.judged) - (max(counts) if counts else 0) >= FEW
+
+    @functools.cached_property
+    def counts(self) -> dict[int, int]:
+        """The number of held-out examples of each class of training; empty without classes."""
+        y = self.judged.y
+        return {int(one): int((y == one).sum()) for one in self.train.y.unique()} if self.has_classes else {}
+
+    @functools.cached_property
+    def comparison(self) -> Comparison | None:
+        """The fit beside the baselines; None without them, or with a single example.
+
+        Training scores flatter a guide, so a loss holds all the more for new data, and praise does not. Training
+        examples count by their weights, those held out once.
+        """
+        if not self.baselines or len(self.judged) < 2 or not self.can_judge:
+            return None
+        scores, rivals, weights = self.scores, self.rivals, self.judged.weights
+        if weights is not None:
+            share = (weights / weights.mean()).double().cpu()
+            scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
+        return compared(scores, rivals, self.budget.level)
+
+    @functools.cached_property
+    def left_out(self) -> Tensor | None:
+        """The scores of the training rows judged, by the fit without each; None where that costs too much."""
+        if not self.budget.folds and self.hidden is None:
+            return None
+        scores = left_out_scores(self.posterior, self.train, largest=self.budget.largest_matrix)
+        return None if scores is None else scores[self._rows]
+
+    @functools.cached_property
+    def tests(self) -> "dict[str, Any]":
+        """The statistics of held-out targets beside those of targets that the fit simulates, by name."""
+        from pyrobnn.diagnostics.predictive_checks import tests_of
+
+        return tests_of(self, self.judged, self.prediction)
+
+    @functools.cached_property
+    def chains(self) -> Any:
+        """The Markov chains of the fit, compared by their predictions; None without any."""
+        from pyrobnn.diagnostics.convergence import chains_of
+
+        return chains_of(self.posterior, self.train)
+
+    # The settings of the fit
+
+    @property
+    def kinds(self) -> Any:
+        """The likelihood, as it declares itself."""
+        return as_likelihood(self.posterior.bnn.settings["likelihood"])
+
+    def column_of(self, name: str) -> str:
+        """Return the column of the user's table that an input was made from."""
+        at = self.train.feature_names.index(name)
+        return next((column for column, places in (self.columns or {}).items() if at in places), name)
+
+    def class_name(self, label: int) -> str:
+        """Return the name of a class."""
+        return repr(self.class_names[label]) if self.class_names else str(label)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are a column of classes."""
+        return self.prediction.is_classification and self.judged.y.ndim == 1
+
+    @property
+    def methods(self) -> list[Table]:
+        """The tables of the method and those inside it."""
+        return self.posterior.members[0].record.methods
+
+    @property
+    def types(self) -> set[str]:
+        """The names of the methods."""
+        return {str(table.get("type")) for table in [*self.methods, *self.posterior.record.methods]}
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the fit holds draws of Markov chains."""
+        return built(self.posterior.members[0].guide).chains() is not None
+
+    @property
+    def hidden(self) -> int | None:
+        """The number of hidden units of a network of dense layers; None for another."""
+        net = self.posterior.bnn.settings["net"]
+        if isinstance(net, nn.Linear):
+            return 0
+        return sum(net.hidden) if isinstance(net, nets.MLP) else None
+
+    @property
+    def section(self) -> str:
+        """The section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
+        return ".".join(["fit", *["method"] * (len(self.posterior.record.methods) - 1)])
+
+    def setting(self, name: str) -> Any:
+        """Return a setting of the method, or of one inside it; None without it."""
+        return next((table[name] for table in self.methods if table.get(name) is not None), None)
+
+    @property
+    def likelihood(self) -> str:
+        """The type of the likelihood; empty for one that is no setting."""
+        return str(self.part("likelihood").get("type", ""))
+
+    @property
+    def noise(self) -> str | None:
+        """How the noise around real targets is given: "known" where somebody gave its number."""
+        noise: str | None = self.kinds.noise
+        return "tuned" if noise == "known" and "scale" in (self.posterior.record.measured or ()) else noise
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The lengths in steps or epochs that somebody gave for the fit; none of one whose chains only start at it."""
+        record = self.posterior.record
+        is_other = self.has_chains or (record.choice is not None and record.choice.chose_length)
+        svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
+        return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
+
+    def part(self, name: str) -> Table:
+        """Return the settings of a part; an empty table for one that is no setting."""
+        told = described(self.posterior.bnn.settings[name])
+        return told if isinstance(told, dict) else {}

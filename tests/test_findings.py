@@ -1,0 +1,106 @@
+"""The table of checks, the sentences of all findings, and the page that is made from them."""
+
+import re
+import string
+from pathlib import Path
+
+import findings_page
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn._core.remedies import Remedy
+from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.diagnosis import Diagnosis
+from pyrobnn.verdict.evidence import Evidence
+from pyrobnn.verdict.finding import Finding
+from pyrobnn.verdict.remedies import first
+from pyrobnn.verdict.words import MEASURES, templates
+
+SENTENCES = Path(__file__).parent / "findings.txt"
+NAMES = {
+    "basis": "held out", "num": 40, "rows": "", "examples": "15 examples of class 'yes'", "rival": "a linear model",
+    "reason": "not converged within max_steps=9", "sites": "0.weight", "where": "", "of": "coverage",
+    "missed": "'yes'", "columns": "'id'",
+}  # fmt: skip
+NUMBERS = dict.fromkeys(
+    ("linear", "linear_error", "gain", "rhat", "ess", "elbo", "tolerance", "rate", "draws", "steps"), 3
+)
+
+
+def example(key):
+    """A finding of a key, with numbers for all that its template takes."""
+    name, _, end = key.rpartition(" ")
+    severity = end if end in ("fine", "note") else "warning"
+    name = name if end in ("fine", "note") or name in MEASURES else key
+    expected = 2.0 if end == "low" or name in ("missed", "lost", "error", "k-hat") else 0.5
+    return Finding(name, severity, 1.0, expected, 0.1, 1e-4, facts=NAMES | NUMBERS)
+
+
+def test_every_sentence_is_the_one_on_file():
+    """To change them, write the lines again: `python tests/test_findings.py`."""
+    assert SENTENCES.read_text(encoding="utf-8") == sentences()
+
+
+def sentences():
+    found = [example(key) for key in templates()]
+    assert [one.key for one in found] == [*templates()]
+    weak = Finding("bias", "note", 1.0, 0.5, 0.1), Finding("bias", "fine", 1.0, 0.5, 0.1)
+    return "".join(f"{one}\n" for one in (*found, *weak))
+
+
+def test_the_page_is_made_from_the_table():
+    """To change it, write it again: `python tests/findings_page.py`."""
+    _, own, _ = findings_page.parts(findings_page.PAGE.read_text(encoding="utf-8"))
+    assert own == findings_page.generated()
+
+
+def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
+    keys = {key for check in CHECKS for key in check.findings or (check.name,)}
+    ends = re.compile(" (fine|note|unknown|low|high)$")
+    assert {ends.sub("", key) for key in templates()} == {ends.sub("", key) for key in keys} | {"chains"}
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    data = bnn.Data(torch.randn(20, 2), torch.rand(20) + 0.1)
+    evidence = Evidence(bnn.BNN(bnn.MLP(2, [3], 1)).fit(data, steps=1, progress=False), data)
+    for name in {name for template in templates().values() for name in template.tries}:
+        found = first(evidence, (name,))
+        assert found is None or found.said("python") != found.said("command") or not found.settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "python", "command"),
+    [
+        (("fit.type=nuts",), '`method="nuts"`', "--set fit.type=nuts"),
+        (("guide.type=laplace",), '`guide="laplace"`', "--set guide.type=laplace"),
+        (("fit.steps=9", "net.hidden=[10]"), "`steps=9`, `hidden=[10]`", "--set fit.steps=9 --set 'net.hidden=[10]'"),
+        (("data.standardize=true",), "`standardize=True`", "--set data.standardize=true"),
+        (("data.test=0.3",), "`data.split(0.3)`", "--set data.test=0.3"),
+        (('data.drop=["a", "b c"]',), "", "--drop a --drop 'b c'"),
+        (("data.groups=patient",), "`groups=`", "--groups patient"),
+        (("data.test_last=0.2",), "", "--test-last 0.2"),
+    ],
+)  # fmt: skip
+def test_a_remedy_is_spelled_for_python_and_for_the_command_line(settings, python, command):
+    remedy = Remedy("try this", settings)
+    assert remedy.said("python") == ("try this, " + python if python else "try this")
+    assert remedy.said("command") == f"try this ({command})"
+
+
+def test_a_verdict_is_the_worst_finding():
+    order = ["warning", "unjudged", "care", "open", "note", "fine"]
+    found = [Finding("mean", severity, 1.0, facts=NUMBERS | {"num": 9}) for severity in order]
+    for index, worst in enumerate(found):
+        assert Diagnosis(tuple(found[index:][::-1]), 0.05).worst == worst
+    chance = Finding("bias", "warning", 1.0, 0.5, 0.1, p=0.002)
+    assert Diagnosis((chance, found[0]), 0.05).worst == found[0]
+    assert (Diagnosis((chance,), 0.05).mood, Diagnosis((found[0],), 0.05).mood) == ("care", "bad")
+
+
+def test_templates_take_no_other_names():
+    known = {*NAMES, *NUMBERS, "value", "expected", "error", "inner"}
+    for template in templates().values():
+        assert {name for _, name, *_ in string.Formatter().parse(template.lead + template.rest) if name} <= known
+
+
+if __name__ == "__main__":
+    SENTENCES.write_text(sentences(), encoding="utf-8")
