@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,9 @@ def test_remedies_are_options_that_the_command_line_takes():
     calls = [call for text in sources for call in re.findall(r"\bchange\(([^)]*)\)", text)]
     calls += [call for text in sources for call in re.findall(r"\(((?:\"[a-z_.]+=[^\"{]+\",? ?)+)\)", text)]
     changes = [settings for call in calls if (settings := re.findall(r"['\"]([a-z_.]+=[^'\"{]+)['\"]", call))]
+    tables = tomllib.loads((Path(pyrobnn.__file__).parent / "verdict/remedies.toml").read_text(encoding="utf-8"))
+    known = [row["settings"] for name, row in tables.items() if "settings" in row and name != "hold_out_last"]
+    changes += known
     assert ["likelihood.scale=tuned"] in changes
     assert len(changes) >= 8
     numbers = {"scale": ("gaussian", "laplace", "student_t"), "log_scale": ("log_normal",), "dispersion": ("gamma",)}

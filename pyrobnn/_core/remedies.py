@@ -10,17 +10,13 @@ Spelling = Literal["python", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line sets it."""
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
-"""Settings of a spec that Python spells otherwise, or not at all."""
 _OPTIONS = {"data.drop": "--drop", "data.groups": "--groups", "data.test_last": "--test-last"}
-"""Settings that the command line has options for."""
+"""Settings that are no arguments of the same name in Python, and those with an option of their own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """Something to try: words that go on after "To mend it,", and the settings of a spec that change.
-
-    `settings` are such as "fit.max_steps=300000". `python` stands in for their spelling in Python.
-    """
+    """Words that follow "To mend it,", and changes of a spec, such as "fit.steps=9"; `python` may spell them there."""
 
     words: str
     settings: tuple[str, ...] = ()
@@ -42,24 +38,15 @@ def mended(text: str, remedy: Remedy | None, spelling: Spelling | None = None) -
 def options(*settings: str) -> str:
     """Return the options that change settings of a run, as a shell takes them."""
     words = []
-    for setting in settings:
-        path, _, value = setting.partition("=")
-        if path not in _OPTIONS:
-            words.append(f"--set {shlex.quote(setting)}")
-            continue
-        values = json.loads(value) if value.startswith("[") else [value]
-        words += [f"{_OPTIONS[path]} {shlex.quote(each)}" for each in values]
+    for path, _, value in (setting.partition("=") for setting in settings):
+        values = json.loads(value) if path == "data.drop" else [value if path in _OPTIONS else f"{path}={value}"]
+        words += [f"{_OPTIONS.get(path, '--set')} {shlex.quote(each)}" for each in values]
     return " ".join(words)
 
 
 def _code(setting: str) -> str:
-    """Return a setting as an argument: `method="nuts"` for "fit.type=nuts", `steps=400` for "fit.steps=400"."""
     path, _, value = setting.partition("=")
-    if path in _CALLS:
-        return _CALLS[path].format(value)
     section, _, key = path.rpartition(".")
-    name = {"fit": "method"}.get(section, section) if key == "type" else key
-    try:
-        return f"`{name}={json.loads(value)!r}`"
-    except json.JSONDecodeError:
-        return f'`{name}="{value}"`'
+    name = ("method" if section == "fit" else section) if key == "type" else key
+    shown = value if value[0] in "[-0123456789" else value.title() if value in ("true", "false") else f'"{value}"'
+    return _CALLS.get(path, f"`{name}={shown}`").format(value)
