@@ -11,7 +11,6 @@ reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line sets it."""
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
 _OPTIONS = {"data.drop": "--drop", "data.groups": "--groups", "data.test_last": "--test-last"}
-"""Settings that are no arguments of the same name in Python, and those with an option of their own."""
 
 
 @dataclasses.dataclass(frozen=True)

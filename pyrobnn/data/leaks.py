@@ -8,38 +8,34 @@ from torch import Tensor
 from pyrobnn.data.in_memory import Data
 
 Leak = Literal["copy", "row number"]
-"""A column that gives the target almost exactly, or numbers the rows."""
 _SAID: dict[Leak, str] = {
     "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
     "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
 }
 _ALMOST = 0.9999
-"""Squared correlation with the target from which on a column says almost all."""
-_FEWEST_ROWS = 50
-_FEWEST_OF_A_CLASS = 10
+"""Squared correlation with the target from which on a column says almost all."""_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
 
 
 def leaks(data: Data) -> dict[str, str]:
-    """Return what is wrong with columns of a table that hardly can be inputs, in words, by the name of the column."""
+    """Return what is wrong with columns that hardly can be inputs, in words, by the name of the column."""
     return {name: _SAID[kind].format(name) for name, kind in leaking(data).items()}
 
 
 def leaking(data: Data) -> dict[str, Leak]:
-    """Return the columns of a table that hardly can be inputs, by name.
+    """Return the columns of a table of two or more that hardly can be inputs, by name.
 
-    A column gives the target if a line through it explains 99.99 % of the variance, or if each class has its own range
-    of it. It numbers the rows if it has different whole numbers, of a range of at most twice the number of rows.
-    Nothing is said of fewer than 50 rows, of tables of one column, or of classes with fewer than 10 rows.
+    A line through a copy of the target explains 99.99 % of its variance, or each class has its own range of it. Numbers
+    of rows are different whole numbers, of a range of at most twice the rows. Nothing is said of fewer than 50 rows, or
+    of classes with fewer than 10.
     """
-    if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1:
+    given = data.x
+    if not isinstance(given, Tensor) or given.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
         return {}
-    if len(data) < _FEWEST_ROWS or data.x.shape[1] < 2:
-        return {}
-    x, y = data.x.detach().cpu().double().numpy(), data.y.detach().cpu().double().numpy()
+    x, y = given.detach().cpu().double().numpy(), data.y.detach().cpu().double().numpy()
     classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
     found: dict[str, Leak] = {}
     for name, column in zip(data.feature_names or [f"x{at}" for at in range(x.shape[1])], x.T, strict=True):
-        if not np.isfinite(column).all() or column.min() == column.max():
+        if not np.isfinite(column).all() or column.min() == column.max() or x.shape[1] < 2:
             continue
         if classes is None:
             is_copy = y.std() > 0 and np.corrcoef(column, y)[0, 1] ** 2 > _ALMOST
