@@ -13,7 +13,8 @@ _SAID: dict[Leak, str] = {
     "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
 }
 _ALMOST = 0.9999
-"""Squared correlation with the target from which on a column says almost all."""_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
+"""Squared correlation with the target from which on a column says almost all."""
+_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
 
 
 def leaks(data: Data) -> dict[str, str]:
