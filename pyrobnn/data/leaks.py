@@ -12,8 +12,7 @@ _SAID: dict[Leak, str] = {
     "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
     "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
 }
-_ALMOST = 0.9999
-"""Squared correlation with the target from which on a column says almost all."""
+_ALMOST = 0.9999  # squared correlation with the target
 _FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
 
 
@@ -23,11 +22,10 @@ def leaks(data: Data) -> dict[str, str]:
 
 
 def leaking(data: Data) -> dict[str, Leak]:
-    """Return the columns of a table of two or more that hardly can be inputs, by name.
+    """Return the columns of a table of two or more that hardly can be inputs, by name; none of fewer than 50 rows.
 
-    A line through a copy of the target explains 99.99 % of its variance, or each class has its own range of it. Numbers
-    of rows are different whole numbers, of a range of at most twice the rows. Nothing is said of fewer than 50 rows, or
-    of classes with fewer than 10.
+    A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
+    range of it. Numbers of rows are different whole numbers, of a range of at most twice the rows.
     """
     given = data.x
     if not isinstance(given, Tensor) or given.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
@@ -43,8 +41,8 @@ def leaking(data: Data) -> dict[str, Leak]:
         else:
             labels, values = y[np.lexsort((y, column))], np.sort(column)
             change = np.flatnonzero(labels[1:] != labels[:-1])
-            is_copy = len(change) == len(classes) - 1 > 0 and bool((values[change] < values[change + 1]).all())
-            is_copy = is_copy and classes.min() >= _FEWEST_OF_A_CLASS
+            is_copy = len(change) == len(classes) - 1 > 0 and classes.min() >= _FEWEST_OF_A_CLASS
+            is_copy = is_copy and bool((values[change] < values[change + 1]).all())
         if is_copy:
             found[name] = "copy"
         elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:

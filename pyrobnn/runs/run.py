@@ -232,18 +232,11 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> R
 
 def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
     """Return what the fit is judged by, for the table of scores, the diagnosis and the report."""
-    spec, dataset = prepared.spec, prepared.dataset
-    return Evidence(
-        posterior,
-        prepared.train,
-        prepared.test,
-        Budget(draws=spec.predict.num_draws),
-        posterior.seed,
-        dataset.class_names,
-        table=dataset.data,
-        columns=None if dataset.encoder is None else dataset.encoder.positions(),
-        dropped=spec.data.drop,
-    )
+    dataset, budget, settings = prepared.dataset, Budget(draws=prepared.spec.predict.num_draws), prepared.spec.data
+    columns = None if dataset.encoder is None else dataset.encoder.positions()
+    of_file: dict[str, Any] = {"table": dataset.data, "columns": columns, "dropped": settings.drop}
+    data = prepared.train, prepared.test
+    return Evidence(posterior, *data, budget, posterior.seed, dataset.class_names, **of_file)
 
 
 def _simple_scores(evidence: Evidence) -> dict[str, dict[str, Score]]:
