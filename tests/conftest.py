@@ -37,6 +37,15 @@ def the_same_state_whatever_ran_before():
 
 
 @pytest.fixture
+def local():
+    """Parameters stay in their modules and sites are drawn the fast way, as in `fit`."""
+    from pyrobnn._torch.pyro import fast_pyro, local_parameters
+
+    with local_parameters(), fast_pyro():
+        yield
+
+
+@pytest.fixture
 def quick_check(monkeypatch):
     """Runs continue a fit for a few steps to judge it, not for seconds."""
     import pyrobnn.diagnostics.convergence

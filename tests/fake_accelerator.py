@@ -12,17 +12,16 @@ torch's autograd asks the driver of a GPU before it begins.
 """
 
 import copy
+import functools
 import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from test_conformance import GUIDES, LIKELIHOODS, PRIORS
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -35,11 +34,10 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.training.start import start
-from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.testing.checks import accepted_targets, make_inputs, make_net
 
 DEVICE = "elsewhere"
-_MODES: list[FakeTensorMode] = []
+_MODES = []
 """Kept: the garbage collector frees their references to storage twice (torch 2.15)."""
 LAPLACE = [
     guides.Laplace(structure=structure, **settings)
@@ -71,11 +69,11 @@ class _Module:
 class _Reads(TorchDispatchMode):
     """Answers where the host asks for the number in a tensor that has none, and counts those asked of the device."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default:
             asked = args[0]
             self.count += asked.device.type == DEVICE
@@ -90,7 +88,7 @@ class _Reads(TorchDispatchMode):
         return result
 
 
-def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
+def _move(module, function):
     """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
     for child in module.children():
         _move(child, function)
@@ -104,15 +102,13 @@ def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 @contextmanager
-def begun(
-    model: bnn.BNN, data: bnn.Data, **settings: Any
-) -> Iterator[tuple[bnn.Posterior, TrainingState, _Reads, Any]]:
+def begun(model, data, **settings):
     """Yield a fit on the device before its first step, as `fit` begins it."""
     method = bnn.SVI(steps=10, **settings)
     source = make_source(data, model, method.batch_size, seed=0)
     ready = model.fresh()  # made of real tensors, which can be copied
 
-    def fresh(*, device: str, target_scale: Tensor) -> bnn.BNN:
+    def fresh(*, device, target_scale):
         ready.to(device)
         ready.scale_targets(target_scale)
         return ready
@@ -126,7 +122,7 @@ def begun(
         yield posterior, fit, reads, source
 
 
-def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
+def check(prior, likelihood, guide, *, predict):
     """Build a model of three parts, do a step, and predict; Laplace puts its Gaussian first."""
     y, outputs = next(accepted_targets(likelihood))
     model = bnn.BNN(make_net(outputs), prior=prior, likelihood=likelihood)
@@ -145,7 +141,7 @@ def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
             assert not left, left
 
 
-def check_moved(prior: Any, likelihood: Any, guide: Any) -> None:
+def check_moved(prior, likelihood, guide):
     """Prepare a fit on the CPU, move the module, and compute its loss and gradients there for a batch of the CPU."""
     y, outputs = next(accepted_targets(likelihood))
     batch = (make_inputs(len(y)), y)
@@ -165,7 +161,7 @@ def check_moved(prior: Any, likelihood: Any, guide: Any) -> None:
     assert not left, left
 
 
-def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
+def reads_in_a_step(net, data, **settings):
     """Return how often the third step of a fit waits for a number from the device."""
     likelihood = "gaussian" if data.y.is_floating_point() else "categorical"
     model = bnn.BNN(net, prior="scale_mixture", likelihood=likelihood)
@@ -176,38 +172,30 @@ def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
         return reads.count
 
 
-def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+def cases():
     """Yield a setting of every prior, guide and likelihood beside plain others, by name."""
     plain = {"prior": priors.Normal(1.0), "likelihood": likelihoods.Gaussian(0.3), "guide": guides.MeanField()}
-    for kind, settings in {
+    parts = {
         "prior": {type(one): one for one in PRIORS}.values(),
         "likelihood": LIKELIHOODS,
-        "guide": {type(one): one for one in GUIDES}.values(),
-        "laplace": LAPLACE,
-    }.items():
+        "guide": [*{type(one): one for one in GUIDES}.values(), *LAPLACE],
+    }
+    for kind, settings in parts.items():
         for setting in settings:
-            part = "guide" if kind == "laplace" else kind
-            yield (
-                f"{part} {setting!r}",
-                lambda part=part, setting=setting: check(  # type: ignore[misc]
-                    **(plain | {part: setting}), predict=part != "prior"
-                ),
-            )
-            if kind != "laplace":
-                yield (
-                    f"moved, {part} {setting!r}",
-                    lambda part=part, setting=setting: check_moved(**(plain | {part: setting})),  # type: ignore[misc]
-                )
+            given = plain | {kind: setting}
+            yield f"{kind} {setting!r}", functools.partial(check, **given, predict=kind != "prior")
+            if setting not in LAPLACE:
+                yield f"moved, {kind} {setting!r}", functools.partial(check_moved, **given)
 
 
-def main() -> None:
+def main():
     """Run everything, and print what came out."""
     _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
-    nn.Module._apply = _move  # type: ignore[method-assign]
+    nn.Module._apply = _move
     # a fake tensor cannot be copied, as this copies the network
-    sys.modules[start.__module__].check_calls = lambda *_, **__: None  # type: ignore[attr-defined]
+    sys.modules[start.__module__].check_calls = lambda *_, **__: None
     warnings.simplefilter("ignore")
-    failures: dict[str, str] = {}
+    failures = {}
     num_cases = 0
     for name, run in itertools.islice(cases(), 0, None, int(sys.argv[1])):
         num_cases += 1

@@ -32,45 +32,24 @@ LOG_EVIDENCE = float(
 )
 KL_OF_BEST_DIAGONAL = 0.5 * float(PRECISION.diagonal().log().sum() - torch.logdet(PRECISION))
 
-GUIDES = {
-    "mean_field": bnn.guides.MeanField(),
-    "diagonal": bnn.guides.Auto("AutoDiagonalNormal"),
-    "low_rank": bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 1}),
-    "full_rank": bnn.guides.Auto("AutoMultivariateNormal"),
-}
-
 
 def model():
     net = nn.Linear(DIM, 1, bias=False).double()
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
 
 
-def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
+def fit(guide, *, steps, lr, engine="eager", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
     method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, **{"num_particles": 2} | settings)
     return bnn.fit(model(), DATA, method, seed=0, engine=engine, progress=False)
 
 
 @pytest.fixture(scope="module")
-def posteriors():
-    settings = {"mean_field": {"steps": 800, "lr": 0.2, "engine": "captured"}, "full_rank": {"engine": "captured"}}
-    return {name: fit(guide, **settings.get(name, {"steps": 100})) for name, guide in GUIDES.items()}
+def posterior():
+    return fit(bnn.guides.MeanField(), steps=800, lr=0.2, engine="captured")
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_elbo_is_at_most_the_log_evidence(posteriors, name):
-    elbo = bnn.elbo_report(posteriors[name], DATA, num_draws=300, seed=0).elbo
-    assert elbo.mean <= LOG_EVIDENCE + 4 * elbo.stderr + 1e-9
-
-
-def test_captured_full_rank_guide_reaches_the_log_evidence(posteriors):
-    assert posteriors["full_rank"].history.engine.used == "captured"
-    elbo = bnn.elbo_report(posteriors["full_rank"], DATA, num_draws=400, seed=0).elbo
-    assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
-
-
-def test_mean_field_reaches_the_best_diagonal_gaussian(posteriors):
-    posterior = posteriors["mean_field"]
+def test_mean_field_reaches_the_best_diagonal_gaussian(posterior):
     loc, scale = (moment[0] for moment in posterior.guide.moments()["weight"])
     exact = MultivariateNormal(MEAN, precision_matrix=PRECISION)
     gap = float(kl_divergence(MultivariateNormal(loc, torch.diag(scale.square())), exact)) - KL_OF_BEST_DIAGONAL
@@ -80,8 +59,7 @@ def test_mean_field_reaches_the_best_diagonal_gaussian(posteriors):
     assert elbo.mean == pytest.approx(LOG_EVIDENCE - KL_OF_BEST_DIAGONAL - gap, abs=4 * elbo.stderr)
 
 
-def test_elbo_report_agrees_with_the_closed_form_elbo(posteriors):
-    posterior = posteriors["mean_field"]
+def test_elbo_report_agrees_with_the_closed_form_elbo(posterior):
     loc, scale = (moment[0] for moment in posterior.guide.moments()["weight"])
     residual = (DATA.y - DATA.x @ loc).square() + DATA.x.square() @ scale.square()
     log_likelihood = -0.5 * float(residual.sum()) / NOISE**2 - NUM * math.log(NOISE * math.sqrt(2 * math.pi))
@@ -90,23 +68,6 @@ def test_elbo_report_agrees_with_the_closed_form_elbo(posteriors):
     assert report.log_likelihood.mean == pytest.approx(log_likelihood, abs=4 * report.log_likelihood.stderr)
     assert report.kl_exact == pytest.approx(kl, rel=1e-10)
     assert report.elbo.mean == pytest.approx(log_likelihood - kl, abs=4 * report.elbo.stderr)
-
-
-def test_predictive_agrees_with_the_exact_predictive(posteriors):
-    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [2.0, 2.0, -1.0]], dtype=torch.float64)
-    num_draws = 2000
-    prediction = posteriors["full_rank"].predict(x, num_draws=num_draws, seed=2)
-    covariance = torch.linalg.inv(PRECISION)
-    epistemic = (x @ covariance * x).sum(1)
-    # An ELBO within 0.01 nat of the evidence leaves a mean within sqrt(2 * 0.01) posterior standard deviations.
-    tolerance = (4 / math.sqrt(num_draws) + math.sqrt(2 * 0.01)) * epistemic.sqrt()
-    assert ((prediction.mean - x @ MEAN).abs() <= tolerance).all()
-    relative_stderr = math.sqrt(2 / num_draws)
-    torch.testing.assert_close(prediction.epistemic_variance, epistemic, rtol=4 * relative_stderr + 0.1, atol=1e-12)
-    torch.testing.assert_close(prediction.aleatoric_variance, torch.full((3,), NOISE**2, dtype=torch.float64))
-    y = x @ MEAN + torch.tensor([0.3, -0.4, 0.2], dtype=torch.float64)
-    exact = torch.distributions.Normal(x @ MEAN, (epistemic + NOISE**2).sqrt()).log_prob(y)
-    torch.testing.assert_close(prediction.log_prob(y), exact, atol=0.05, rtol=0)
 
 
 @pytest.mark.slow

@@ -99,9 +99,6 @@ def test_suites_with_mistakes_are_refused(task, suite, change, message):
         task.jobs(suite | change)
 
 
-# Regression
-
-
 def settings(**changes):
     (job,) = regression.jobs(TABLES | {"entries": [ENTRY | changes]})
     return job
@@ -188,9 +185,6 @@ def test_published_numbers_are_brought_to_one_convention():
     assert str(found["unclear"]["yacht"]) == "-0.470 ± 0.030 (?)"
 
 
-# The measure `beside`
-
-
 def test_scores_of_normals_are_those_of_another_library():
     import scoringrules
 
@@ -243,9 +237,6 @@ def test_leads_are_over_the_splits_that_both_have():
     assert "| yacht | 1 x 1 | Ridge | 3 | 3.500 ± 2.754 | 1.250 ± 0.750 | 90000 ± 0 |  |  |  |  |" in lines
 
 
-# Agreement with NUTS
-
-
 def test_distances_of_a_shift_are_known():
     problem = nuts.PROBLEMS["sinusoid"]()
     draws = np.random.default_rng(0).normal(size=(500, len(problem.test))).astype(np.float32)
@@ -274,8 +265,6 @@ def test_halves_of_nuts_are_close_and_a_network_is_not():
     with pytest.raises(bnn.InputError, match="make the job anew"):
         run(nuts, jobs[1] | {"reference": "0"})
 
-
-# The mushroom bandit
 
 AGENTS = [
     {"name": "mean-field", "guide": {"type": "mean_field"}, "prior": {"type": "scale_mixture"}},
@@ -360,9 +349,6 @@ def test_every_agent_eats_and_its_row_adds_up_and_comes_again():
     assert bandit.datasets(typed(bandit, job)) == ("mushroom",)
 
 
-# Digits
-
-
 def test_turned_images_are_exact_at_right_angles():
     images = torch.rand(3, 784)
     square = images.view(3, 28, 28)
@@ -431,9 +417,6 @@ def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(tmp_path):
     assert first["tuning_seconds"] > 0
     assert again["tuning_seconds"] is again["seconds"] is None
     assert len(list(tmp_path.iterdir())) == 3, "two candidates for tuning, and the fit"
-
-
-# GPU
 
 
 def test_every_request_for_noise_gets_the_same_numbers_rounded():

@@ -10,6 +10,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn.guides import Dropout, Laplace, LowRank, MeanField
@@ -20,10 +21,11 @@ EVERY = 10
 
 
 class Row(NamedTuple):
-    """A method, and the parts of the model that it is for."""
+    """A method, the parts of the model that it is for, and data other than rows in memory that count once each."""
 
     method: Callable[[], Any]
     parts: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    data: Callable[[], Any] = lambda: (X, Y)
 
 
 def svi(**settings):
@@ -37,6 +39,8 @@ STEPPED = {
     "dropout": Row(svi(guide=Dropout(0.2, learned=True)), {"prior": "normal"}),
     "learned mixture": Row(svi(), {"prior": bnn.priors.ScaleMixture(learnable=True)}),
     "student, quadrature": Row(svi(kl="quadrature"), {"prior": "student_t"}),
+    "weighted rows": Row(svi(guide="map"), data=lambda: bnn.Data(X, Y, weights=torch.arange(24) % 4 + 1)),
+    "loader": Row(svi(batch_size=None), data=lambda: DataLoader(TensorDataset(X, Y), 7, shuffle=True)),
     "ivon": Row(lambda: bnn.IVON(steps=30, batch_size=8)),
 }
 OTHERS = {
@@ -56,12 +60,12 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in CHAINS else name 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
 
-def fit(name, data=(X, Y), *, seed=0, **settings):
+def fit(name, *, seed=0, **settings):
     row = ALL[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood="gaussian", **row.parts)
-    return bnn.fit(model, data, row.method(), **({"seed": seed, "engine": "eager", "progress": False} | settings))
+    return bnn.fit(model, row.data(), row.method(), **({"seed": seed, "engine": "eager", "progress": False} | settings))
 
 
 def numbers(posterior):

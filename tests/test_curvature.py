@@ -10,14 +10,13 @@ from hard_to_batch import HARD_TO_BATCH, hard_to_batch, looped_jacobian
 from test_conformance import LIKELIHOODS, PRIORS
 from torch import nn
 from torch.autograd.functional import hessian, jacobian
+from torch.distributions import constraints
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods, priors
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn._torch.vectorize import DrawMap
 from pyrobnn.curvature.base import Examples, Point
 from pyrobnn.curvature.hessian import Hessian
@@ -27,8 +26,6 @@ from pyrobnn.curvature.outer_products import add_diagonal, add_full, add_kroneck
 from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
-from pyrobnn.distributions import targets
-from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.curve import product_of
 from pyrobnn.posterior.output_draws import Tangent
 
@@ -38,18 +35,13 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 UNIT = bnn.priors.Normal(1.0)
 
 
-@pytest.fixture(autouse=True)
-def _local():
-    with local_parameters(), fast_pyro():
-        yield
+pytestmark = pytest.mark.usefixtures("local")
 
 
 def outer(columns):
     """The sum over columns (K, B, C) of outer products, (B, C, C)."""
     return torch.einsum("kbc,kbd->bcd", columns, columns)
 
-
-# The Fisher information of a likelihood in the outputs
 
 TARGETS = {
     likelihoods.Categorical: torch.tensor([0, 2, 1]),
@@ -88,53 +80,33 @@ def base(distribution):
     return distribution
 
 
-def special_targets(entry, shape):
-    """The same for likelihoods of positive targets, shares, whole numbers, and any density; None for others."""
-    t = torch.linspace(-40.0, 40.0, 20000, dtype=F64)
-    if isinstance(entry, torch.distributions.LogNormal):
-        y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
-        return y, y * entry.scale[..., None] / 4 * (t[1] - t[0])
-    shares = torch.sigmoid(0.75 * t)
-    for kind, y, slope in (
-        (targets.TargetBeta, shares, 0.75 * shares * (1 - shares)),
-        (targets.TargetGamma, t.exp(), t.exp()),
-        (torch.distributions.MixtureSameFamily, torch.sinh(t / 4), torch.cosh(t / 4) / 4),
-    ):
-        if isinstance(entry, kind):
-            return y.expand(shape), slope * (t[1] - t[0])
-    return None
-
-
 def single_targets(distribution):
     """Targets of each column in the last axis, and weights w: sum w g(y) is the sum over targets, or the integral."""
     entry = base(distribution)
     if isinstance(entry, torch.distributions.Categorical):
         values = torch.arange(entry.logits.shape[-1])
         return values.expand(len(entry.logits), -1), torch.ones(len(values), dtype=F64)
-    shape = (*entry.batch_shape, -1)
-    if isinstance(entry, torch.distributions.Bernoulli):
-        return torch.tensor([0.0, 1.0], dtype=F64).expand(shape), torch.ones(2, dtype=F64)
-    special = special_targets(entry, shape)
-    if special is not None:
-        return special
-    if not hasattr(entry, "scale"):
-        return torch.arange(0.0, 2000.0, dtype=F64).expand(shape), torch.ones(2000, dtype=F64)
+    if entry.support.is_discrete:
+        y = torch.arange(2.0 if entry.support is constraints.boolean else 2000.0, dtype=F64)
+        return y.expand(*entry.batch_shape, -1), torch.ones_like(y)
     lower, upper = getattr(entry, "lower", None), getattr(entry, "upper", None)
-    if lower is None and upper is None:
-        many = 600 if entry.batch_shape[1:] else 20000  # even: no node at a kink
-        t = torch.linspace(-12.0 if many > 600 else -5.0, 12.0 if many > 600 else 5.0, many, dtype=F64)
-        y = entry.loc[..., None] + entry.scale[..., None] * torch.sinh(t)
-        return y, entry.scale[..., None] * torch.cosh(t) * (t[1] - t[0])
-    start = entry.loc - 10 * entry.scale if lower is None else lower
-    end = entry.loc + 10 * entry.scale if upper is None else upper
-    middles = (torch.arange(20000, dtype=F64) + 0.5) / 20000
-    y = start[..., None] + (end - start)[..., None] * middles
-    weights = ((end - start)[..., None] / 20000).expand(y.shape)
-    for limit in (lower, upper):  # a limit is an atom: weight 1
-        if limit is not None:
-            y = torch.cat([y, limit[..., None]], -1)
-            weights = torch.cat([weights, torch.ones_like(weights[..., :1])], -1)
-    return y, weights
+    if lower is not None or upper is not None:
+        start = entry.loc - 10 * entry.scale if lower is None else lower
+        width = (entry.loc + 10 * entry.scale if upper is None else upper) - start
+        y = start[..., None] + width[..., None] * (torch.arange(20000, dtype=F64) + 0.5) / 20000
+        atoms = [limit[..., None] for limit in (lower, upper) if limit is not None]
+        weights = [(width[..., None] / 20000).expand(y.shape), *map(torch.ones_like, atoms)]
+        return torch.cat([y, *atoms], -1), torch.cat(weights, -1)
+    most, many = (5.0, 600) if entry.batch_shape[1:] else (12.0, 20000)  # even: no node at a kink
+    t = torch.linspace(-most, most, many, dtype=F64)
+    y, slope = torch.sinh(t), torch.cosh(t)
+    if entry.support is constraints.unit_interval:
+        y, slope = torch.sigmoid(3 * t), 3 * torch.sigmoid(3 * t) * torch.sigmoid(-3 * t)
+    elif entry.support is constraints.positive:
+        y, slope = (3 * t).exp(), 3 * (3 * t).exp()
+    elif hasattr(entry, "scale"):
+        y, slope = (entry.loc[..., None] + entry.scale[..., None] * y), entry.scale[..., None] * slope
+    return y.expand(*entry.batch_shape, -1), slope * (t[1] - t[0])
 
 
 def expected_information(module, f):
@@ -181,9 +153,6 @@ def test_fisher_of_a_strange_distribution_is_estimated_from_draws():
     gumbel = fisher_columns(lambda f: dist.Gumbel(f[:, 0], 1.0), f)
     assert gumbel.shape == (1, 50, 1)
     assert float((outer(gumbel).mean() - 1).abs()) < 4 * math.sqrt(8 / 256)
-
-
-# Networks, and their Jacobians written out
 
 
 class Mean(nn.Module):
@@ -410,9 +379,6 @@ def test_derivatives_of_examples_side_by_side_are_those_of_a_loop(name):
             torch.testing.assert_close(found[s], moved.detach(), **EXACT)
 
 
-# Kronecker factors
-
-
 class Sequence(nn.Module):
     """f = sum or mean over positions of V h(W x_t + b); with "rows" all positions are outputs."""
 
@@ -532,9 +498,6 @@ def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_w
         torch.testing.assert_close(own.inner, expected.inner[flip][:, flip], **EXACT)
 
 
-# Products that stand in for a prior
-
-
 def test_the_closest_product_is_closest_in_logs_and_exact_where_a_prior_is_one():
     rows, columns = torch.tensor([0.5, 2.0, 3.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
     first, second, error = product_of(rows[:, None] * columns)
@@ -547,28 +510,6 @@ def test_the_closest_product_is_closest_in_logs_and_exact_where_a_prior_is_one()
     torch.testing.assert_close(first[:, None] * second, fit.exp(), **EXACT)
     assert error == pytest.approx(math.exp(float((fit - logs).abs().max())))
     assert error == pytest.approx(math.sqrt(2.0))
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_kronecker_block_is_the_dense_posterior_under_a_separable_prior(transposed):
-    generator = torch.Generator().manual_seed(0)
-    roots = [torch.randn(size, size, generator=generator, dtype=F64) for size in (3, 2)]
-    factors = [root @ root.T for root in roots]
-    d_out, d_in = torch.tensor([0.5, 2.0, 3.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
-    shape = torch.Size((2, 3) if transposed else (3, 2))
-    block = make_block(BlockSpec("kron", ("w",), transposed=transposed), {"w": shape}, torch.ones(1, dtype=F64))
-    block.fill(*factors, d_out, d_in)
-    precision = torch.kron(*factors) + torch.diag(torch.kron(d_out, d_in))
-    covariance = torch.linalg.inv(precision)
-    if transposed:
-        order = torch.arange(6).view(3, 2).T.reshape(-1)
-        covariance = covariance[order][:, order]
-    root = block.root(torch.eye(6, dtype=F64))
-    torch.testing.assert_close(root @ root.T, covariance, **EXACT)
-    torch.testing.assert_close(block.log_det(), torch.logdet(precision), **EXACT)
-
-
-# Second derivatives
 
 
 def plain_energy(net, model, x, y):
@@ -617,9 +558,6 @@ def test_curvature_of_some_sites_alone():
     torch.testing.assert_close(found, explicit_ggn(net, model, x), **EXACT)
 
 
-# What each kind has
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_gives_the_structures_that_it_names_and_refuses_the_others(name):
     _, model, x, labels, _ = case("mlp")
@@ -634,22 +572,15 @@ def test_a_kind_gives_the_structures_that_it_names_and_refuses_the_others(name):
         if structure in kind.structures:
             assert len(give())
         else:
-            with pytest.raises(InputError, match=f"curvature='{name}' has structure .*'diag', got '{structure}'"):
+            with pytest.raises(bnn.InputError, match=f"curvature='{name}' has structure .*'diag', got '{structure}'"):
                 give()
 
 
-# The recursion
-
-HIDDEN, NOISE = 4, 0.2
+NOISE = 0.2
 
 
-def sinusoid():
-    """The 2-layer sigmoid network without biases on a sinusoid."""
-    with seeded(4):
-        net = nn.Sequential(nn.Linear(1, HIDDEN, bias=False), nn.Sigmoid(), nn.Linear(HIDDEN, 1, bias=False)).double()
-    x = torch.linspace(-3, 3, 20, dtype=F64)[:, None]
-    y = torch.sin(x[:, 0])
-    return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval(), x, y
+def of_net(net):
+    return bnn.BNN(net.double(), likelihood=likelihoods.Gaussian(NOISE), prior=UNIT).eval()
 
 
 def diagonals(model, x, y):
@@ -658,8 +589,10 @@ def diagonals(model, x, y):
 
 
 def test_recursion_drops_nothing_in_two_layers_with_one_output():
-    _, model, x, y = sinusoid()
-    found, exact, ggn = diagonals(model, x, y)
+    with seeded(4):
+        model = of_net(nn.Sequential(nn.Linear(1, 4, bias=False), nn.Sigmoid(), nn.Linear(4, 1, bias=False)))
+    x = torch.linspace(-3, 3, 20, dtype=F64)[:, None]
+    found, exact, ggn = diagonals(model, x, torch.sin(x[:, 0]))
     torch.testing.assert_close(found, exact, **EXACT)
     assert not torch.allclose(found["0.weight"], ggn["0.weight"], rtol=1e-3)  # it lacks the residual term
 
@@ -667,11 +600,9 @@ def test_recursion_drops_nothing_in_two_layers_with_one_output():
 def test_recursion_differs_from_the_exact_diagonal_by_the_terms_that_it_drops():
     """Three layers: of the first, h'(a_j)^2 sum_{k != l} w_kj w_lj d2E/da_k da_l is dropped, times z_i^2."""
     with seeded(5):
-        layers = [nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1)]
-        net = nn.Sequential(*layers).double()
+        net = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1)).double()
         x, y = torch.randn(12, 2, dtype=F64), torch.randn(12, dtype=F64)
-    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
-    found, exact, ggn = diagonals(model, x, y)
+    found, exact, ggn = diagonals(of_net(net), x, y)
     dropped = torch.zeros_like(net[0].weight)
     for x_n, y_n in zip(x, y, strict=True):
         a = net[0](x_n).detach()
@@ -695,20 +626,10 @@ def test_recursion_takes_one_activation_twice_and_activations_in_place():
     with seeded(6):
         net = nn.Sequential(nn.Linear(2, 3), act, nn.Linear(3, 2), act, nn.Linear(2, 1), nn.SiLU(inplace=True)).double()
         x, y = torch.randn(9, 2, dtype=F64), torch.randn(9, dtype=F64)
-    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     plain = nn.Sequential(net[0], nn.Tanh(), net[2], nn.Tanh(), net[4], nn.SiLU())
-    twin = bnn.BNN(plain, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
-    found, exact, _ = diagonals(model, x, y)
-    expected, *_ = diagonals(twin, x, y)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, **EXACT)
+    found, exact, _ = diagonals(of_net(net), x, y)
+    torch.testing.assert_close(found, diagonals(of_net(plain), x, y)[0], **EXACT)
     torch.testing.assert_close(found["4.weight"], exact["4.weight"], **EXACT)
-
-
-class Doubled(nn.Sequential):
-    def __init__(self):
-        layer = nn.Linear(2, 2)
-        super().__init__(layer, nn.Tanh(), layer)
 
 
 def around(*layers):
@@ -718,7 +639,7 @@ def around(*layers):
 REFUSED_NETS = {
     "conv": (lambda: nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(4, 1)), "Conv1d"),
     "softmax": (around(nn.Softmax(1)), "Softmax"),
-    "tied": (Doubled, "weights that layers share"),
+    "tied": (lambda: nn.Sequential(layer := nn.Linear(2, 2), nn.Tanh(), layer), "weights that layers share"),
     "sequence": (lambda: nn.Sequential(nn.Linear(2, 1), nn.Tanh(), nn.Flatten()), "not on sequences"),
 }
 
@@ -726,14 +647,10 @@ REFUSED_NETS = {
 @pytest.mark.parametrize("name", REFUSED_NETS)
 def test_recursion_refuses_what_it_cannot_run_through(name):
     make, message = REFUSED_NETS[name]
-    model = bnn.BNN(make().double(), likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     x, y = (torch.zeros(3, 4, 2), torch.zeros(3, 4)) if name == "sequence" else (torch.zeros(3, 2), torch.zeros(3))
     x, y = x.double(), y.double()
-    with pytest.raises(InputError, match=message):
-        Recursion().diagonal(point_of(model), Examples(lambda: [(x, y)]))
-
-
-# The curvature of the prior
+    with pytest.raises(bnn.InputError, match=message):
+        Recursion().diagonal(point_of(of_net(make())), Examples(lambda: [(x, y)]))
 
 
 def prior_case(prior):
@@ -789,19 +706,3 @@ def test_a_prior_without_variance_gives_the_spread_of_its_draws():
     found = prior_curvature(model, weights, others, ["2.bias"])
     # the median of |w| has a standard error of pi / 2 / sqrt(1000) = 0.05
     assert float(found.precision["2.bias"].rsqrt()) == pytest.approx(1 / 0.6745, abs=4 * 0.05 / 0.6745)
-
-
-def multivariate(name, value):
-    if name != "0.bias":
-        return dist.Normal(torch.zeros((), dtype=F64), 1.0)
-    root = torch.eye(4, dtype=F64) + 0.4 * torch.ones(4, 4, dtype=F64).tril()
-    return dist.MultivariateNormal(torch.zeros(4, dtype=F64), scale_tril=root)
-
-
-def test_a_multivariate_prior_keeps_its_whole_precision():
-    model, weights, others = prior_case(multivariate)
-    found = prior_curvature(model, weights, others, list(model.site_names))
-    expected = multivariate("0.bias", None).precision_matrix
-    assert set(found.joint) == {"0.bias"}
-    torch.testing.assert_close(found.joint["0.bias"], expected, **EXACT)
-    torch.testing.assert_close(found.precision["0.bias"], expected.diagonal(), **EXACT)

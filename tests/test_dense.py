@@ -11,7 +11,6 @@ from helpers import block_covariance
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._core.errors import InputError
 from pyrobnn.distributions.targets import LabelOrIgnored
 from pyrobnn.guides import Laplace
 from pyrobnn.likelihoods import Categorical, DenseCategorical
@@ -22,32 +21,31 @@ IGNORED = -100
 
 
 class Rows(nn.Module):
-    """The logits of rows (M, 2)."""
+    """The logits (M, C) of rows (M, 2); of sequences (N, T, 2), as (N, T, C), or with another axis first."""
+
+    inputs_first = outputs_first = False
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(2, CLASSES)
 
     def forward(self, x):
-        return self.layer(x)
+        f = self.layer(x.movedim(1, -1) if self.inputs_first else x)
+        return f.movedim(-1, 1) if self.outputs_first else f
 
 
 class Last(Rows):
-    """The logits of sequences (N, T, 2), as (N, T, C)."""
+    pass
 
 
 class First(Rows):
-    """The same, as (N, C, T)."""
-
-    def forward(self, x):
-        return self.layer(x).movedim(-1, 1)
+    outputs_first = True
 
 
-class Grid(Rows):
-    """The same of images (N, 2, H, W), as (N, C, H, W)."""
+class Grid(First):
+    """Of images (N, 2, H, W), as (N, C, H, W)."""
 
-    def forward(self, x):
-        return self.layer(x.movedim(1, -1)).movedim(-1, 1)
+    inputs_first = True
 
 
 def sequences(seed=0):
@@ -127,7 +125,7 @@ def test_scores_and_entropies_of_positions_are_those_of_rows():
     )
     accuracy = float((prediction.label == Y)[KEPT].double().mean())
     assert bnn.score(each[keep], Y.flatten()[keep])["accuracy"].value == pytest.approx(accuracy)
-    with pytest.raises(InputError, match=r"Some labels are no class, -100: score the others"):
+    with pytest.raises(bnn.InputError, match=r"Some labels are no class, -100: score the others"):
         bnn.score(prediction, Y)
 
 
@@ -209,31 +207,27 @@ CASES = {
 
 @pytest.mark.parametrize(("net", "x", "y", "likelihood", "message"), CASES.values(), ids=CASES)
 def test_what_does_not_fit_is_refused(net, x, y, likelihood, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(bnn.InputError, match=message):
         bnn.fit(model(net, likelihood), plain(x, y), bnn.SVI(steps=2), seed=0, progress=False)
 
 
 def test_the_axis_of_classes_may_be_said():
     x, y = X[:, :3], Y[:, :3]
-    said = {axis: DenseCategorical(classes=3, class_axis=axis) for axis in ("first", "last")}
-    method = bnn.SVI(steps=20)
-    first, last = (
-        bnn.fit(model(net, said[axis]), plain(x, y), method, seed=0, progress=False).predict(x).class_probs
-        for net, axis in ((First, "first"), (Last, "last"))
-    )
-    torch.testing.assert_close(first, last)
+    probs = []
+    for net, axis in ((First, "first"), (Last, "last")):
+        said = model(net, DenseCategorical(classes=3, class_axis=axis))
+        probs.append(bnn.fit(said, plain(x, y), bnn.SVI(steps=20), seed=0, progress=False).predict(x).class_probs)
+    torch.testing.assert_close(*probs)
 
 
-def test_batches_of_several_lengths_are_predicted_one_by_one():
-    posterior = bnn.fit(model(Last), plain(X, Y), bnn.SVI(steps=2), seed=0, progress=False)
+def test_inputs_whose_labels_would_not_have_the_shape_of_the_predictions_are_refused():
+    def posterior(net, x, y):
+        return bnn.fit(model(net), plain(x, y), bnn.SVI(steps=2), seed=0, progress=False)
+
+    images, labels = X.movedim(-1, 1)[:, :, None].repeat(1, 1, 2, 1), Y[:, None].repeat(1, 2, 1)
+    with pytest.raises(bnn.InputError, match=r"`x` must have shape \(N, 2, 2, 5\), got \(14, 2, 5, 2\)"):
+        posterior(Grid, images, labels).predict(images.mT)
     with pytest.raises(
-        InputError, match=r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by batch"
+        bnn.InputError, match=r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by bat"
     ):
-        posterior.predict(bnn.Loader(batches(), num_data=12))
-
-
-def test_images_of_another_shape_are_refused_since_their_labels_would_have_that_of_training():
-    x, y = X.movedim(-1, 1)[:, :, None].repeat(1, 1, 2, 1), Y[:, None].repeat(1, 2, 1)
-    posterior = bnn.fit(model(Grid), plain(x, y), bnn.SVI(steps=2), seed=0, progress=False)
-    with pytest.raises(InputError, match=r"`x` must have shape \(N, 2, 2, 5\), got \(14, 2, 5, 2\)"):
-        posterior.predict(x.mT)
+        posterior(Last, X, Y).predict(bnn.Loader(batches(), num_data=12))

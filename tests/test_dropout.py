@@ -20,9 +20,8 @@ from torch.nn.functional import logsigmoid
 
 import pyrobnn as bnn
 from pyrobnn import priors
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides import Dropout, Map
 from pyrobnn.guides.dropout import fed_weights
 from pyrobnn.inference.capture.objective import Objective
@@ -35,11 +34,7 @@ WEIGHTS = ("0.weight", "2.weight")
 RATES = {"0.weight": 0.2, "2.weight": 0.35}
 
 
-@pytest.fixture(autouse=True)
-def _local():
-    """Keep parameters in their modules, as `fit` does."""
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("local")
 
 
 def make(net=None, prior=None, dtype=F64):
@@ -105,12 +100,6 @@ def entropy(p):
     return -p * math.log(p) - (1 - p) * math.log(1 - p)
 
 
-FIXED_LOGITS = [torch.tensor(rate, dtype=F64).logit() for rate in RATES.values()]
-
-
-# The objective is that of dropout training
-
-
 def penalty(w):
     """The L2 penalty of dropout training and what does not depend on the weights: E_q[log q - log p]."""
     kept = {name: 1 - RATES.get(name, 0.0) for name in w}
@@ -126,7 +115,7 @@ def test_expected_objective_is_dropout_training_with_l2():
     w = points(guide)
     found = expected = 0.0
     for masks in every_mask():
-        probability = log_probability(masks, FIXED_LOGITS).exp()
+        probability = log_probability(masks, [torch.tensor(p, dtype=F64).logit() for p in RATES.values()]).exp()
         with given(masks):
             found -= probability * Trace_ELBO().differentiable_loss(model, guide, X, Y)
         expected += probability * log_likelihood(dropped_network(w, masks, X))
@@ -143,9 +132,6 @@ def test_without_dropout_it_is_map():
     assert one.history.elbo.tolist() == other.history.elbo.tolist()
     assert all(torch.equal(value, other.mean()[name]) for name, value in one.mean().items())
     assert all(torch.equal(value, other.draw(1)[name]) for name, value in one.draw(1).items())
-
-
-# Masks
 
 
 def test_masks_have_their_rates_and_are_independent():
@@ -189,32 +175,12 @@ def test_report_has_the_entropy_of_the_masks_and_no_closed_form():
     assert report.kl.mean == pytest.approx(penalty(w).item(), abs=4 * report.kl.stderr)
 
 
-# Prediction
-
-
 def test_one_pass_at_the_mean_is_the_rescaled_network():
     posterior = make().fit(X, Y, guide=Dropout(0.35, input_rate=0.2), steps=2, seed=0, progress=False)
     w = points(posterior.guide)
     ones = [torch.ones(INPUTS, dtype=F64), torch.ones(HIDDEN, dtype=F64)]
     rescaled = {name: value.detach() * (1 - RATES.get(name, 0.0)) for name, value in w.items()}
     torch.testing.assert_close(posterior.predict(X, at_mean=True).mean, dropped_network(rescaled, ones, X))
-
-
-def test_rescaling_is_the_exact_average_of_a_linear_network():
-    net = nn.Linear(INPUTS, 1)
-    data = bnn.Data(X, Y, standardize=False)
-    posterior = make(nn.Sequential(net)).fit(data, guide=Dropout(input_rate=0.3), steps=5, seed=0, progress=False)
-    weight, bias = (value.detach() for value in posterior.guide.points.points)
-    average = sum(
-        0.7 ** mask[0].sum() * 0.3 ** (1 - mask[0]).sum() * F.linear(X * mask[0], weight, bias)[:, 0]
-        for mask in every_mask(INPUTS)
-    )
-    torch.testing.assert_close(posterior.predict(X, at_mean=True).mean, average, rtol=1e-12, atol=1e-12)
-    prediction = posterior.predict(X, num_draws=4000, seed=1)
-    assert ((prediction.mean - average).abs() < 4 * prediction.epistemic_std / math.sqrt(4000)).all()
-
-
-# Learned rates
 
 
 def learned(temperature, rates=(0.3, 0.4)):
@@ -281,37 +247,6 @@ def test_a_rate_that_starts_at_zero_is_not_learned():
     assert guide.masks.logits.shape == (1,)
 
 
-def train_rate(x, y, temperature, steps=250):
-    """The rate after Adam on averages of 64 draws."""
-    model = make(nn.Sequential(nn.Linear(1, 1, bias=False)))
-    guide = Dropout(input_rate=0.3, learned=True, temperature=temperature).build(model, x, y)
-    objective = Objective(model, guide, num_data=len(x), kl="mc")
-    optimizer = torch.optim.Adam(objective.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 1e-2 ** (1 / steps))
-    with seeded(0), fast_pyro():
-        for _ in range(steps):
-            optimizer.zero_grad()
-            log_likelihood, kl = vmap(lambda _: objective(x, y), randomness="different")(torch.empty(64, 0))
-            (kl - log_likelihood).mean().backward()
-            optimizer.step()
-            schedule.step()
-    return guide.rates()["0.weight"].item()
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("gain", [0.0, 2.0])
-def test_learned_rate_finds_the_optimum(gain):
-    """One weight: the ELBO is greatest at the MAP weight and p = sigmoid(-gain), gain the log joint that it adds."""
-    x = torch.linspace(-1, 1, 5, dtype=F64)[:, None]
-    precision = x.square().sum() / NOISE**2 + 1 / SCALE**2
-    slope = math.sqrt(2 * gain * precision) * NOISE**2 / x.square().sum()
-    rate = train_rate(x, slope * x[:, 0], temperature=0.05)
-    assert rate == pytest.approx(1 / (1 + math.exp(gain)), abs=0.04)
-
-
-# Masks for each example
-
-
 def test_per_example_likelihood_is_that_of_torch_dropout():
     """Every row of a network with torch's dropout layers, which draw a mask for each example, has the same output."""
     model, guide = built(Dropout(0.35, input_rate=0.2, per_example=True))
@@ -326,9 +261,6 @@ def test_per_example_likelihood_is_that_of_torch_dropout():
     with given(shared):
         outputs = poutine.replay(model, trace=poutine.trace(guide).get_trace())(X, Y)
     torch.testing.assert_close(outputs[:, 0], dropped_network(w, shared, X))
-
-
-# Layers
 
 
 class Model:
@@ -410,29 +342,12 @@ def test_a_tied_weight_is_masked_where_it_comes_first():
     assert 0.2 < rows.double().mean() < 0.8
 
 
-# Together with the other parts
-
-
-def positive(site):
-    class Prior(priors.SitePrior):
-        def site(self, name, value):
-            return (
-                dist.HalfNormal(torch.ones_like(value)) if name == site else dist.Normal(torch.zeros_like(value), 1.0)
-            )
-
-    return Prior()
-
-
 def test_weights_with_a_constrained_support_are_points():
-    _, guide = built(Dropout(0.3, input_rate=0.3), make(prior=positive("2.weight")))
+    def prior(name, value):
+        return dist.HalfNormal(1.0) if name == "2.weight" else dist.Normal(0.0, 1.0)
+
+    _, guide = built(Dropout(0.3, input_rate=0.3), make(prior=prior))
     assert list(guide.rates()) == ["0.weight"]
-
-
-@pytest.mark.parametrize("kl", ["analytic", "quadrature"])
-@pytest.mark.parametrize("rate", [0.0, 0.2])
-def test_kl_without_draws_is_refused_by_name(kl, rate):
-    with pytest.raises(InputError, match=r"at '0.weight' for the guide Dropout\(.*: use kl='mc'"):
-        make().fit(X, Y, guide=Dropout(rate), kl=kl, steps=2, seed=0, progress=False)
 
 
 def test_replicates_have_rates_of_their_own():
@@ -443,23 +358,25 @@ def test_replicates_have_rates_of_their_own():
     assert 0.3 < (half.draw(100)["2.weight"] == 0).double().mean() < 0.7
 
 
-# Refusals
-
-
-class NoNetwork:
-    def __call__(self, x, y):
-        return make()(x, y)
-
-
 def of_layers(*layers):
     return lambda: built("dropout", make(nn.Sequential(*layers)))
 
 
+def no_network(x, y):
+    return make()(x, y)
+
+
+def without_draws(rate, kl):
+    return lambda: make().fit(X, Y, guide=Dropout(rate), kl=kl, steps=2, seed=0, progress=False)
+
+
+BY_NAME = r"at '0.weight' for the guide Dropout\(.*: use kl='mc'"
 REFUSALS = {
+    **{f"{kl}, {rate}": (without_draws(rate, kl), BY_NAME) for kl in ("analytic", "quadrature") for rate in (0.0, 0.2)},
     "rate of 1": (lambda: Dropout(1.0), "`rate` must be less than 1"),
     "negative rate": (lambda: Dropout(input_rate=-0.1), "`input_rate` must be greater than or equal to 0"),
     "temperature of 0": (lambda: Dropout(temperature=0.0), "`temperature` must be greater than 0"),
-    "no network": (lambda: Dropout().build(NoNetwork(), X, Y), "NoNetwork has no network there"),
+    "no network": (lambda: Dropout().build(no_network, X, Y), "function has no network there"),
     "a dropout layer": (of_layers(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)), "layer, '1' with p=0.5"),
     "a single layer": (of_layers(nn.Linear(2, 1)), "has nothing to drop: .*, here 0.weight"),
     "no rate to learn": (lambda: built(Dropout(0.0, learned=True)), "has nothing to drop"),
@@ -471,5 +388,5 @@ REFUSALS = {
 def test_refusal(case):
     built("dropout", make(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0), nn.Linear(2, 1))))  # drops nothing
     call, message = REFUSALS[case]
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(bnn.InputError, match=message):
         call()

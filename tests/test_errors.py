@@ -86,56 +86,28 @@ class Reserved(nn.Module):
         return x
 
 
-class SeveralAxes(nn.Module):
-    """A network with outputs of shape (N, 2, 1) where (N, outputs) is wanted."""
+class After(nn.Module):
+    """A network that is a function of its layer and of the inputs."""
 
-    def __init__(self):
+    def __init__(self, layer, function):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2, 2))
+        self.layer, self.function = layer, function
 
     def forward(self, x):
-        return (x @ self.weight)[:, :, None]
+        return self.function(self.layer, x)
 
 
-class Pair(nn.Module):
-    """A network that returns its inputs beside its outputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2, 1))
-
-    def forward(self, x):
-        return x @ self.weight, x
+def fit_after(function, outputs=1):
+    return fit(model=make_bnn(lambda: After(nn.Linear(2, outputs), function)))
 
 
-class Refusing(nn.Linear):
-    def __init__(self):
-        super().__init__(2, 1)
-
-    def forward(self, x):
-        raise AssertionError
+def refuse_inputs(layer, x):
+    raise AssertionError
 
 
-class AfterLayer(nn.Module):
-    """A network that fails after its layer, not in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def forward(self, x):
-        return self.layer(x).view(7)
-
-
-class Lookup(nn.Module):
-    """A network that takes three numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(3, 1, _weight=torch.zeros(3, 1))
-
-    def forward(self, x):
-        return self.table(x[:, 0])
+def look_up(*rows):
+    model = make_bnn(lambda: After(nn.Embedding(3, 1), lambda table, x: table(x[:, 0])))
+    return fit(model=model, x=torch.tensor(rows)[:, None])
 
 
 class DiscretePrior:
@@ -252,15 +224,21 @@ CASES = {
         lambda: fit(model=make_bnn(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 1)))),
         "does not",
     ),
-    "a bare assert": (lambda: fit(model=make_bnn(Refusing)), "does not take inputs of shape (6, 2): AssertionError"),
-    "axes between layers": (lambda: fit(model=make_bnn(AfterLayer)), "inputs of shape (6, 2): shape '[7]' is inval"),
+    "a bare assert": (lambda: fit_after(refuse_inputs), "does not take inputs of shape (6, 2): AssertionError"),
+    "axes between layers": (
+        lambda: fit_after(lambda layer, x: layer(x).view(7)),
+        "inputs of shape (6, 2): shape '[7]' is inval",
+    ),
     "outputs of several axes": (
-        lambda: fit(model=make_bnn(SeveralAxes())),
+        lambda: fit_after(lambda layer, x: layer(x)[:, :, None], outputs=2),
         "must map inputs (N, ...) to one tensor (N",
     ),
-    "several outputs": (lambda: fit(model=make_bnn(Pair())), "became a complex tensor, or no tensor (tuple)"),
+    "several outputs": (
+        lambda: fit_after(lambda layer, x: (layer(x), x)),
+        "became a complex tensor, or no tensor (tuple)",
+    ),
     "index beyond the rows of an embedding": (
-        lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
+        lambda: look_up(0, 1, 2, 0, 1, 3),
         "hold a",
     ),
     "a mapping of targets": (lambda: fit(y={"a": X}), "`y` must be one array or tensor, got a dict of several"),
@@ -373,13 +351,6 @@ def test_a_single_row_is_told_apart_from_a_single_feature():
         bnn.Data(X[0], Y[:1])
 
 
-def test_a_name_of_another_kind_says_which():
-    with pytest.raises(bnn.InputError, match=r"Unknown guide 'swag'\. It is a method: method='swag'\. Known: auto"):
-        bnn.SVI(guide="swag")
-    with pytest.raises(bnn.InputError, match=r"Unknown method 'laplace'\. It is a .*guide='laplace'"):
-        methods.resolve("laplace")
-
-
 @pytest.mark.parametrize("function", [bnn.fit, bnn.fit_replicates])
 @pytest.mark.parametrize("data", [bnn.Data(X, Y), (X, Y)])
 def test_the_method_before_the_data_is_refused(function, data):
@@ -393,7 +364,8 @@ def unannotated(function):
     return function
 
 
-def test_options_of_a_setting_cannot_be_changed():
+def test_options_of_a_setting_cannot_be_changed_and_classes_of_autoguides_are_settings():
+    assert guides.resolve(AutoDelta) == guides.Auto("AutoDelta")
     options = Anything({"rank": 2}).options
     changes = (
         lambda: options.update(rank=3),
@@ -405,10 +377,6 @@ def test_options_of_a_setting_cannot_be_changed():
         with pytest.raises(TypeError, match="The options of a setting cannot be changed"):
             change()
     assert options == {"rank": 2}
-
-
-def test_autoguide_class_is_understood():
-    assert guides.resolve(AutoDelta) == guides.Auto("AutoDelta")
 
 
 @pytest.mark.parametrize("seed", [1.5, "a", None, True])
@@ -426,6 +394,8 @@ def test_a_seed_is_a_whole_number(seed):
         (lambda: bnn.SVI(optimizer={"type": "adam", "lrr": 1}), "adam: unknown setting `lrr`; .* Did you mean 'lr'?"),
         (lambda: bnn.MLP(1, [5], 1, activation="slu"), "or 'softplus', got 'slu'\\. Did you mean 'silu'\\?$"),
         (lambda: bnn.SVI(steps=np.ones((50, 40))), "`steps` must .*, got ndarray of shape \\(50, 40\\)$"),
+        (lambda: bnn.SVI(guide="swag"), "Unknown guide 'swag'\\. It is a method: method='swag'\\. Known: auto"),
+        (lambda: methods.resolve("laplace"), "Unknown method 'laplace'\\. It is a .*guide='laplace'"),
     ],
 )
 def test_settings_are_suggested_and_arrays_are_not_printed(call, message):

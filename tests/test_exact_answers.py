@@ -4,11 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from exact import linear_posterior, with_ones
 from scipy import stats
-from scipy.optimize import minimize
-from scipy.special import gammaln, logsumexp
-from sklearn.linear_model import LogisticRegression
+from scipy.special import logsumexp
 from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
@@ -19,8 +16,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3))
 Y = X @ [1.0, -0.5, 0.2] + 0.3 * RNG.normal(size=30)
 NEW = RNG.normal(size=(5, 3))
-ONES = np.ones((30, 1))
-DESIGN = np.hstack([X, ONES])
+DESIGN = np.c_[X, np.ones(30)]
 MODE = bnn.EvidenceFramework(starts=1, rounds=0)
 """The mode by L-BFGS, and a Laplace approximation with all correlations: the exact posterior of linear models."""
 KIND = {"engine": "eager", "progress": False}
@@ -52,103 +48,59 @@ class RandomFeatures(torch.nn.Module):
         return self.last(torch.tanh(self.first(x)))
 
 
-# Gaussian processes and generalised linear models
-
-
-@pytest.fixture(scope="module")
-def features():
+def test_a_linear_layer_on_frozen_features_is_the_gaussian_process_of_their_kernel():
+    """Its law, evidence and leave-one-out score; the prior of frozen features can be tuned."""
     model = bnn.BNN(RandomFeatures(), prior=bnn.priors.Normal(0.2), likelihood=bnn.likelihoods.Gaussian(0.3))
     posterior = bnn.fit(model, (X, Y), MODE, seed=0, **KIND)
     old, new = (0.2 * np.tanh(x @ posterior.bnn.net.first.weight.numpy().T) for x in (X, NEW))
-    return posterior, old, new
-
-
-def test_a_linear_layer_on_frozen_features_is_the_gaussian_process_of_their_kernel(features):
-    posterior, old, new = features
     kernel, cross = old @ old.T + 0.09 * np.eye(30), new @ old.T
+    inverse = np.linalg.inv(kernel)
     found = bnn.functional(posterior, NEW, joint=True)
-    np.testing.assert_allclose(found.mean[:, 0], cross @ np.linalg.solve(kernel, Y), atol=1e-5)
-    covariance = new @ new.T - cross @ np.linalg.solve(kernel, cross.T)
-    np.testing.assert_allclose(found.covariance[:, 0, :, 0], covariance, atol=1e-7)
+    np.testing.assert_allclose(found.mean[:, 0], cross @ inverse @ Y, atol=1e-5)
+    np.testing.assert_allclose(found.covariance[:, 0, :, 0], new @ new.T - cross @ inverse @ cross.T, atol=1e-7)
     evidence = stats.multivariate_normal(np.zeros(30), kernel).logpdf(Y)
     assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
-
-
-def test_known_noise_has_the_closed_leave_one_out_score_of_a_gaussian_process(features):
-    posterior, old, _ = features
-    inverse = np.linalg.inv(old @ old.T + 0.09 * np.eye(30))
     left_out = stats.norm(0, inverse.diagonal() ** -0.5).logpdf(inverse @ Y / inverse.diagonal()).sum()
     assert posterior.record.evidence.starts[0].log_left_out == pytest.approx(left_out, abs=1e-5)
-
-
-def test_the_prior_of_frozen_features_can_be_tuned(features):
-    posterior, _, _ = features
     tuned = bnn.tune_prior(posterior, (X, Y), per="site")
     assert tuned.record.laplace.log_evidence >= posterior.record.laplace.log_evidence
     assert torch.equal(tuned.bnn.net.first.weight, posterior.bnn.net.first.weight)
 
 
-def test_bernoulli_mode_is_logistic_regression_and_its_evidence_laplaces():
-    y = Y > 0
-    posterior = exact(linear(bnn.likelihoods.Bernoulli()), y)
-    peer = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(DESIGN, y).coef_[0]
-    np.testing.assert_allclose(coefficients(posterior.mean()), peer, atol=1e-4)
-    probs = 1 / (1 + np.exp(-DESIGN @ peer))
-    hessian = DESIGN.T * (probs * (1 - probs)) @ DESIGN + np.eye(4)
-    evidence = np.log(np.where(y, probs, 1 - probs)).sum() - 0.5 * (peer @ peer + np.linalg.slogdet(hessian)[1])
-    assert posterior.record.evidence.starts[0].log_evidence == pytest.approx(evidence, abs=1e-5)
-    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
+MODELS = {
+    "bernoulli": (bnn.likelihoods.Bernoulli(), 1, 1.0 * (Y > 0)),
+    "poisson": (bnn.likelihoods.Poisson(), 1, np.random.default_rng(1).poisson(np.exp(0.5 * X[:, 0] + 0.3))),
+    "categorical": (bnn.likelihoods.Categorical(), 3, np.random.default_rng(2).integers(0, 3, 30)),
+    "ordinal": (bnn.likelihoods.Ordinal(3), 1, np.digitize(Y, [-0.5, 0.5])),
+}
 
 
-def test_poisson_mode_and_evidence():
-    y = np.random.default_rng(1).poisson(np.exp(0.5 * X[:, 0] + 0.3))
-    posterior = exact(linear(bnn.likelihoods.Poisson()), y)
-
-    def energy(b):
-        return -(y * (DESIGN @ b) - np.exp(DESIGN @ b) - gammaln(y + 1)).sum() + 0.5 * b @ b
-
-    mode = minimize(energy, np.zeros(4), tol=1e-12).x
-    hessian = DESIGN.T * np.exp(DESIGN @ mode) @ DESIGN + np.eye(4)
-    np.testing.assert_allclose(coefficients(posterior.mean()), mode, atol=1e-4)
-    evidence = -energy(mode) - 0.5 * np.linalg.slogdet(hessian)[1]
-    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
-
-
-def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
-    y = np.random.default_rng(2).integers(0, 3, 30)
-    posterior = exact(linear(bnn.likelihoods.Categorical(), outputs=3), y)
-    mode = torch.cat([value.flatten() for value in posterior.mean().values()])
-
-    def energy(w):
-        logits = torch.tensor(X) @ w[:9].view(3, 3).T + w[9:]
-        return torch.nn.functional.cross_entropy(logits, torch.tensor(y), reduction="sum") + 0.5 * w @ w
-
-    hessian = torch.autograd.functional.hessian(energy, mode)
-    jacobian = np.stack([np.hstack([np.kron(np.eye(3), x), np.eye(3)]) for x in NEW])
-    covariance = jacobian @ torch.linalg.inv(hessian).numpy() @ jacobian.transpose(0, 2, 1)
-    np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
-    evidence = float(-energy(mode) - 0.5 * torch.logdet(hessian))
-    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
-
-
-def test_ordinal_evidence_by_autograd():
-    y = np.digitize(Y, [-0.5, 0.5])
-    posterior = exact(linear(bnn.likelihoods.Ordinal(3)), y)
-    mode, design = torch.tensor(coefficients(posterior.mean())), torch.tensor(DESIGN)
+@pytest.mark.parametrize("name", MODELS)
+def test_mode_evidence_and_covariance_of_generalised_linear_models_are_those_of_autograd(name):
+    """A step of Newton's method is the distance to the mode; where the link is no canonical one, with the Fisher."""
+    likelihood, outputs, y = MODELS[name]
+    posterior = exact(linear(likelihood, outputs), y)
+    mode = torch.tensor(coefficients(posterior.mean()))
 
     def law(w):
-        return posterior.bnn.likelihood((design @ w)[:, None])
+        return posterior.bnn.likelihood(torch.tensor(X) @ w[: 3 * outputs].view(outputs, 3).T + w[3 * outputs :])
 
     def log_joint(w):
         return law(w).log_prob(torch.tensor(y)).sum() - 0.5 * w @ w
 
-    scores = torch.autograd.functional.jacobian(lambda w: law(w).logits, mode)  # (N, classes, weights)
-    probs = law(mode).probs.detach()
-    fisher = torch.einsum("nc,nci,ncj->ij", probs, scores, scores) + torch.eye(4)
-    np.testing.assert_allclose(torch.autograd.functional.jacobian(log_joint, mode), np.zeros(4), atol=2e-3)
-    evidence = float(log_joint(mode).detach() - 0.5 * torch.logdet(fisher))
+    if name == "ordinal":
+        scores = torch.autograd.functional.jacobian(lambda w: law(w).logits, mode)  # (N, classes, weights)
+        precision = torch.einsum("nc,nci,ncj->ij", law(mode).probs.detach(), scores, scores) + torch.eye(4)
+    else:
+        precision = -torch.autograd.functional.hessian(log_joint, mode)
+    gradient = torch.autograd.functional.jacobian(log_joint, mode)
+    np.testing.assert_allclose(torch.linalg.solve(precision, gradient), 0, atol=1e-4)
+    evidence = float(log_joint(mode).detach() - 0.5 * torch.logdet(precision))
     assert posterior.record.evidence.starts[0].log_evidence == pytest.approx(evidence, abs=1e-5)
     assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
+    jacobian = np.stack([np.hstack([np.kron(np.eye(outputs), x), np.eye(outputs)]) for x in NEW])
+    covariance = jacobian @ torch.linalg.inv(precision).numpy() @ jacobian.transpose(0, 2, 1)
+    np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
 
 
 def test_two_columns_with_noise_of_their_own_in_standard_units():
@@ -177,45 +129,6 @@ def test_inputs_whose_squares_overflow_are_named_as_the_cause(rounds):
         bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), (1e200 * X, Y), method, seed=0, **KIND)
 
 
-# Estimators
-
-
-def test_weights_are_repeats_where_targets_have_units():
-    table = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "b": X[:, 2]})
-    weights = np.arange(30) % 4
-    repeats = np.repeat(np.arange(30), weights)
-    settings = {
-        "net": bnn.MLP(hidden=(), dtype="float64"),
-        "method": bnn.EvidenceFramework(starts=1, rounds=3),
-        "random_state": 0,
-    }
-    y = 100 * Y + 50
-    weighted = bnn.BNNRegressor(**settings).fit(table, y, sample_weight=weights)
-    repeated = bnn.BNNRegressor(**settings).fit(table.iloc[repeats], y[repeats])
-    np.testing.assert_allclose(weighted.predict(table), repeated.predict(table), atol=0.1)
-    ours, theirs = (one.posterior_ for one in (weighted, repeated))
-    for name, value in theirs.mean().items():
-        np.testing.assert_allclose(ours.mean()[name], value, atol=1e-4)
-    evidences = [
-        value
-        for one in (ours, theirs)
-        for value in (one.record.laplace.log_evidence, one.record.evidence.starts[0].log_evidence)
-    ]
-    np.testing.assert_allclose(evidences, evidences[0], atol=0.01)
-
-
-def test_the_left_out_score_of_weighted_targets_is_in_their_units():
-    method = bnn.EvidenceFramework(starts=1, rounds=3)
-    regressor = bnn.BNNRegressor(bnn.MLP(hidden=(), dtype="float64"), method=method, random_state=0)
-    weighted, plain = (
-        vars(regressor.fit(X, 100 * Y, weights).posterior_.record.evidence.starts[0]) for weights in (np.ones(30), None)
-    )
-    assert weighted == pytest.approx(plain, abs=1e-3)
-
-
-# Predictions
-
-
 def test_a_mixture_of_two_posteriors_by_hand():
     y = 50 * Y + 1000
     members = [exact(linear(bnn.likelihoods.Gaussian(noise)), y, standardize=True) for noise in (10.0, 20.0)]
@@ -241,9 +154,6 @@ def test_columns_of_a_frame_go_by_name_and_by_position_where_training_had_none(n
     np.testing.assert_array_equal(found, posterior.predict(X, at_mean=True).mean)
     unnamed = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
     np.testing.assert_array_equal(unnamed.predict(frame, at_mean=True).mean, found)
-
-
-# Training
 
 
 SCHEDULES = [
@@ -303,29 +213,6 @@ def test_swag_has_the_moments_of_its_path():
     found = np.cov(np.hstack([draws["0.weight"][:, 0], draws["0.bias"]]).T)
     size = np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2)
     assert (np.abs(found - covariance) < 5 * size / np.sqrt(20_000)).all()
-
-
-def predicted(x, y, new):
-    """Return the exact predictive distribution of a linear model with noise 0.3 under N(0, 1) weights."""
-    mean, covariance = linear_posterior(with_ones(x), y, 0.3)
-    return stats.norm(with_ones(new) @ mean, np.sqrt((with_ones(new) @ covariance * with_ones(new)).sum(1) + 0.09))
-
-
-@pytest.mark.slow
-def test_kfold_and_loo_of_a_linear_model():
-    model = linear(bnn.likelihoods.Gaussian(0.3))
-    folds = np.arange(30) % 3
-    found = bnn.kfold(model, (X, Y), MODE, folds=folds, num_draws=4000, **KIND)
-    others = [folds != fold for fold in folds]
-    expected = [predicted(X[o], Y[o], X[[i]]).logpdf(Y[i])[0] for i, o in enumerate(others)]
-    np.testing.assert_allclose(found.elpd_i.values, expected, atol=0.06)
-    loo = bnn.loo(exact(model, Y), (X, Y), num_draws=8000)
-    rest = [np.arange(30) != i for i in range(30)]
-    expected = [predicted(X[o], Y[o], X[[i]]).logpdf(Y[i])[0] for i, o in enumerate(rest)]
-    np.testing.assert_allclose(loo.elpd_i.values, expected, atol=0.06)
-
-
-# Diagnostics
 
 
 def test_a_sampled_function_is_one_draw_at_every_call():

@@ -1,6 +1,7 @@
 """Weights of examples: in every method an example of weight 2 counts as the same example twice."""
 
 import itertools
+import tempfile
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import pyrobnn as bnn
-from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import merged
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import make_source
@@ -41,7 +41,11 @@ def fit(model, method, data, **settings):
     return bnn.fit(model, data, method, seed=0, progress=False, **settings)
 
 
-# The data
+def checkpoint_of_other_weights():
+    with tempfile.TemporaryDirectory() as folder:
+        for factor in (1, 2):
+            data = bnn.Data(X, Y, weights=factor * COUNTS, standardize=True)
+            fit(gaussian(), bnn.SVI(steps=4), data, checkpoint=folder)
 
 
 def test_rows_and_summaries_carry_weights():
@@ -75,17 +79,15 @@ REFUSED = {
         lambda: bnn.to_datatree(fit(gaussian(), bnn.SVI(steps=1), (X, Y)), both()[0]),
         "Every example counts once here",
     ),
+    "a checkpoint": (checkpoint_of_other_weights, "is of another fit, the data differ"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_weighted_is_refused(case):
     call, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(bnn.InputError, match=message):
         call()
-
-
-# The model
 
 
 def test_a_mini_batch_is_scaled_by_the_plate_and_its_weights_alone():
@@ -131,8 +133,6 @@ def test_the_potential_is_that_of_repeated_rows(captured):
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
 
-
-# Fits
 
 METHODS = {
     "mean_field": bnn.SVI(guide="mean_field", steps=20),
@@ -194,33 +194,10 @@ def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.slow
-def test_the_captured_step_takes_the_weights_of_its_batches():
-    sets = [bnn.Data(X.float(), Y.float(), weights=COUNTS + shift, standardize=True) for shift in (0.0, 1.0)]
-    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0))
-    method = bnn.SVI(guide="map", steps=12, batch_size=3)
-    eager, captured = (
-        bnn.fit_replicates(model, sets, method, seed=0, engine=engine, progress=False)
-        for engine in ("eager", "captured")
-    )
-    assert captured[0].record.engine.used == "captured"
-    for one, other in zip(eager, captured, strict=True):
-        torch.testing.assert_close(one.history.elbo, other.history.elbo, rtol=1e-5, atol=1e-4)
-    assert not np.allclose(eager[0].history.elbo, eager[1].history.elbo, rtol=1e-3)
-
-
 def test_validation_scores_are_weighted_means():
     method = bnn.SVI(steps=10, eval_every=5)
     fits = [fit(gaussian(), method, (X, Y), engine="eager", validation=data) for data in both()]
     np.testing.assert_allclose(*(one.history.validation_scores for one in fits))
-
-
-def test_a_checkpoint_knows_the_weights(tmp_path):
-    method = bnn.SVI(steps=4)
-    fit(gaussian(), method, both()[0], checkpoint=tmp_path)
-    others = bnn.Data(X, Y, weights=2 * COUNTS, standardize=True)
-    with pytest.raises(InputError, match="is of another fit, the data differ"):
-        fit(gaussian(), method, others, checkpoint=tmp_path)
 
 
 def test_elbo_and_importance_weights_count_them():
@@ -239,9 +216,6 @@ def test_real_targets_beside_integer_inputs_keep_their_digits():
     _, y, weights = make_source(data, model, None, seed=0).scaled(model, *data.tensors)
     assert torch.equal(y, data.y)
     torch.testing.assert_close(weights.double(), data.weights, rtol=1e-6, atol=0)
-
-
-# Choices
 
 
 def test_the_evidence_framework_is_that_of_repeated_rows():

@@ -12,7 +12,6 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import guides, priors
-from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides.sites import latent_sites
 
 UNIT = bnn.priors.Normal(1.0)
@@ -21,21 +20,7 @@ X = torch.linspace(-1, 1, 12).reshape(6, 2)
 Y = X.sum(1)
 
 
-@pytest.fixture(autouse=True)
-def _local():
-    """Keep parameters in their modules, as `fit` does."""
-    with local_parameters():
-        yield
-
-
-class Prior(priors.SitePrior):
-    """A prior given by a function of the shape of a parameter."""
-
-    def __init__(self, law):
-        self.law = law
-
-    def site(self, name, value):
-        return self.law(value.shape)
+pytestmark = pytest.mark.usefixtures("local")
 
 
 class RowsOnSimplex:
@@ -45,14 +30,6 @@ class RowsOnSimplex:
         module = PyroModule()
         module.forward = lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1)
         return module
-
-
-def half_normal(shape):
-    return dist.HalfNormal(1.0).expand(shape)
-
-
-def student(df):
-    return lambda shape: dist.StudentT(df).expand(shape)
 
 
 def make(prior=UNIT, net=None):
@@ -76,11 +53,8 @@ def linear(weight):
     return net
 
 
-# starts
-
-
 def test_start_inside_the_support_entry_by_entry():
-    model = make(Prior(half_normal), linear([0.7, -0.3]))
+    model = make(lambda name, value: dist.HalfNormal(1.0), linear([0.7, -0.3]))
     sites = {site.name: site for site in latent_sites(model, X, Y)}
     weight, bias = sites["0.weight"], sites["0.bias"]
     assert weight.start[0, 0] == pytest.approx(0.7)
@@ -99,27 +73,11 @@ def test_start_inside_the_simplex_row_by_row():
     assert site.start[1, 0] != 0.5
 
 
-@pytest.mark.parametrize("guide", ["mean_field", "map"])
-def test_positive_weights_fit(guide):
-    posterior = make(Prior(half_normal)).fit(X, Y, guide=guide, steps=3, seed=0, device="cpu", progress=False)
-    assert all((value > 0).all() and value.isfinite().all() for value in posterior.mean().values())
-
-
 def test_start_at_the_prior_has_its_mean_and_variance():
     model = make(priors.Normal(0.5, loc=3.0), bnn.MLP(2, [2000], 1))
     loc = build(guides.MeanField(init_loc="prior"), model).loc
     assert loc.mean().item() == pytest.approx(3.0, abs=0.03)
     assert loc.std().item() == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize("df", [1.0, 2.0])
-def test_start_at_a_prior_without_finite_variance_is_refused(df):
-    with pytest.raises(bnn.InputError, match="needs a prior of finite mean and variance; the prior of '0.weight'"):
-        build(guides.MeanField(init_loc="prior"), make(Prior(student(df))))
-    assert build(guides.MeanField(init_loc="prior"), make(Prior(student(3.0)))).loc.isfinite().all()
-
-
-# moments
 
 
 def test_guide_by_name_has_the_means_and_moments_of_its_parts():
@@ -165,13 +123,6 @@ class Following:
         return guide
 
 
-def test_a_foreign_guide_that_follows_its_density_needs_draws():
-    with pytest.raises(bnn.InputError, match="follows log q along its draws"):
-        bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
-            X, Y, guide=Following(), kl="analytic", steps=1, seed=0, progress=False
-        )
-
-
 @pytest.mark.parametrize("setting", ["map", "mean_field", {"*.bias": "map", "*": "mean_field"}], ids=str)
 def test_changing_the_mean_leaves_the_guide_as_it_was(setting):
     guide = build(setting)
@@ -213,28 +164,6 @@ def test_guides_of_pyro_take_a_network_in_double_precision(name, likelihood):
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_the_precision_is_that_of_the_network_and_not_the_default():
-    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=priors.Normal(1.0))
-    x = torch.linspace(-1, 1, 12)[:, None]
-    torch.set_default_dtype(torch.float64)
-    try:
-        posterior = model.fit(x, x[:, 0], guide="AutoIAFNormal", steps=2, seed=0, progress=False)
-        assert torch.get_default_dtype() == torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert {value.dtype for value in posterior.guide.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize("guide", ["AutoGaussian", {"2.*": "AutoGaussian", "*": "mean_field"}])
-def test_a_guide_of_pyro_that_computes_in_single_precision_is_refused(guide):
-    x = torch.linspace(-1, 1, 12)[:, None]
-    model = bnn.BNN(bnn.MLP(1, [3], 1, dtype="float64"), prior=priors.Normal(1.0))
-    with pytest.raises(
-        bnn.InputError, match=r"AutoGaussianDense computes in torch.float32 alone, and the network is in"
-    ):
-        model.fit(x, x[:, 0], guide=guide, steps=2, seed=0, progress=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", ["AutoLaplaceApproximation", autoguide.AutoLaplaceApproximation])
 @pytest.mark.parametrize("hidden", [[], [3]], ids=["linear", "tanh"])
@@ -263,10 +192,6 @@ def test_the_laplace_approximation_of_pyro_has_its_gaussian(hidden, guide, tmp_p
     assert torch.equal(again.predict(x).std, posterior.predict(x).std)
 
 
-class OfTwoPhases(autoguide.AutoLaplaceApproximation):
-    pass
-
-
 class Diagonal(autoguide.AutoDiagonalNormal):
     pass
 
@@ -275,32 +200,51 @@ def made(model):
     return autoguide.AutoLaplaceApproximation(model)
 
 
-POINTS = {
-    "in a function": (made, "is a point, without its Gaussian"),
-    "with options": (partial(autoguide.AutoLaplaceApproximation, init_loc_fn=None), "is a point, without its Gaussian"),
-    "in a class": (OfTwoPhases, "is a point, without its Gaussian"),
-    "by its setting": (guides.Auto("AutoLaplaceApproximation"), "is a point, without its Gaussian"),
-    "for some weights": ({"*.bias": "AutoLaplaceApproximation", "*": "map"}, "has a second phase over the whole model"),
-    "made already": (
-        made(bnn.BNN(bnn.MLP(1, [3], 1))),
-        "Each fit makes its guide, and this AutoLaplaceApproximation is made",
-    ),
+SMALL = bnn.MLP(1, [3], 1)
+OF_TWO_PHASES = type("OfTwoPhases", (autoguide.AutoLaplaceApproximation,), {})
+POINT, SINGLE = (
+    "is a point, without its Gaussian",
+    "AutoGaussianDense computes in torch.float32 alone, and the network is",
+)
+FINITE = "needs a prior of finite mean and variance; the prior of '0.weight'"
+OF_PARTS = {"*.bias": "AutoLaplaceApproximation", "*": "map"}
+REFUSED = {
+    "a point, in a function": (made, {}, POINT),
+    "a point, with options": (partial(autoguide.AutoLaplaceApproximation, init_loc_fn=None), {}, POINT),
+    "a point, in a class": (OF_TWO_PHASES, {}, POINT),
+    "a point, by its setting": (guides.Auto("AutoLaplaceApproximation"), {}, POINT),
+    "a point, for some weights": (OF_PARTS, {}, "has a second phase over the whole model"),
+    "made already": (made(bnn.BNN(SMALL)), {}, "Each fit makes its guide, and this AutoLaplaceApproximation is made"),
+    "follows its density": (Following(), {"kl": "analytic"}, "follows log q along its draws"),
+    "single precision": ("AutoGaussian", {"dtype": "float64"}, SINGLE),
+    "single precision of a part": ({"2.*": "AutoGaussian", "*": "mean_field"}, {"dtype": "float64"}, SINGLE),
+    "no mean": (guides.MeanField(init_loc="prior"), {"prior": dist.Cauchy(0.0, 1.0)}, FINITE),
+    "no variance": (guides.MeanField(init_loc="prior"), {"prior": dist.StudentT(2.0)}, FINITE),
 }
 
 
-@pytest.mark.parametrize("name", POINTS)
-def test_a_point_of_pyro_that_a_second_phase_would_widen_is_refused(name):
-    guide, message = POINTS[name]
+def fit_small(guide, *, dtype="float32", prior=UNIT, **settings):
+    model = bnn.BNN(bnn.MLP(1, [3], 1, dtype=dtype), prior=prior)
+    return model.fit([[0.0], [1.0]], [0.0, 1.0], guide=guide, steps=2, seed=0, progress=False, **settings)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_fit_can_take_is_refused(name):
+    """Points of Pyro, which a second phase would widen, among others."""
+    guide, settings, message = REFUSED[name]
     with pytest.raises(bnn.InputError, match=message):
-        bnn.BNN(bnn.MLP(1, [3], 1)).fit([[0.0], [1.0]], [0.0, 1.0], guide=guide, steps=2, seed=0, progress=False)
+        fit_small(guide, **settings)
 
 
-def test_a_class_of_the_users_that_inherits_from_an_autoguide_is_a_guide():
-    model = bnn.BNN(bnn.MLP(1, [3], 1))
-    posterior = model.fit([[0.0], [1.0]], [0.0, 1.0], guide=Diagonal, steps=2, seed=0, progress=False)
-    assert type(posterior.guide) is Diagonal
-
-
-def test_a_guide_of_discrete_sites_has_no_weights_to_guide():
+def test_a_class_of_the_users_the_default_precision_and_a_prior_of_finite_variance_are_taken():
+    assert type(fit_small(Diagonal).guide) is Diagonal
+    assert fit_small(guides.MeanField(init_loc="prior"), prior=dist.StudentT(3.0)).guide.loc.isfinite().all()
+    torch.set_default_dtype(torch.float64)
+    try:
+        posterior = fit_small("AutoIAFNormal")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {value.dtype for value in posterior.guide.parameters()} == {torch.float32}
     with pytest.raises(bnn.InputError, match="Unknown autoguide 'AutoDiscreteParallel'. Known: AutoDelta"):
         guides.Auto("AutoDiscreteParallel")

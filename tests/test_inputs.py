@@ -131,28 +131,27 @@ class Rows(Dataset):
         return (ids, mask, numbers, y) if self.form == "long tuple" else ((ids, mask, numbers), y)
 
 
-LOADED = {"mapping": "mapping", "long tuple": "tuple", "nested tuple": "tuple"}
+def by_loader(form):
+    """A posterior whose batches come from a loader with a last batch that is smaller."""
+    kind = {"long tuple": "tuple", "nested tuple": "tuple"}.get(form, form)
+    rows = [*zip(FORMS["joined"][1], Y, strict=True)] if form == "joined" else Rows(form)
+    return kind, bnn.fit(model(kind), DataLoader(rows, batch_size=7), bnn.SVI(steps=15), seed=0, progress=False)
 
 
-@pytest.mark.parametrize("name", LOADED)
-def test_loaders_yield_them(name):
-    """The same posterior as from a loader of the joined tensor, with a last batch that is smaller."""
-    form = LOADED[name]
-    pairs = DataLoader([*zip(FORMS["joined"][1], Y, strict=True)], batch_size=7)
-    fits = {
-        key: bnn.fit(model(key), loader, bnn.SVI(steps=15), seed=0, progress=False)
-        for key, loader in {form: DataLoader(Rows(name), batch_size=7), "joined": pairs}.items()
-    }
-    probs = [posterior.predict(FORMS[key][1], num_draws=8).class_probs for key, posterior in fits.items()]
+def replicate(form):
+    data = bnn.Data(FORMS[form][1], Y)
+    return form, bnn.fit_replicates(model(form), data, bnn.SVI(steps=10), seed=0, replicates=2, progress=False)[1]
+
+
+WAYS = [(by_loader, "mapping"), (by_loader, "long tuple"), (by_loader, "nested tuple"), (replicate, "mapping")]
+
+
+@pytest.mark.parametrize(("way", "form"), WAYS)
+def test_loaders_yield_them_and_replicates_take_them(way, form):
+    """The same posterior as of the joined tensor."""
+    fits = (way(form), way("joined"))
+    probs = [posterior.predict(FORMS[key][1], num_draws=8).class_probs for key, posterior in fits]
     torch.testing.assert_close(*probs, rtol=1e-5, atol=1e-6)
-
-
-def test_a_loader_without_targets_is_told_where_they_are_sought():
-    loader = DataLoader([{"a": IDS[0], "b": IDS[1]}] * 4, batch_size=2)
-    with pytest.raises(
-        bnn.InputError, match="must hold the targets as 'labels' or 'label' or 'y' or 'target', got 'a', 'b'"
-    ):
-        bnn.fit(model("mapping"), loader, bnn.SVI(steps=5), seed=0, progress=False)
 
 
 def test_whole_numbers_stay_so():
@@ -173,7 +172,16 @@ def test_splits_keep_rows_of_the_same_inputs_together():
     assert (len(rest), len(part)) == (36, 12)
 
 
+def without_targets():
+    loader = DataLoader([{"a": IDS[0], "b": IDS[1]}] * 4, batch_size=2)
+    bnn.fit(model("mapping"), loader, bnn.SVI(steps=5), seed=0, progress=False)
+
+
 REFUSED = {
+    "no targets": (
+        without_targets,
+        "must hold the targets as 'labels' or 'label' or 'y' or 'target', got 'a', 'b'",
+    ),
     "unequal lengths": (lambda: bnn.Data({"a": IDS, "b": NUMBERS[:5]}, Y), "one row for each example, got lengths"),
     "text": (lambda: bnn.Data({"a": np.array(["x"] * NUM)}, Y), r"`x\['a'\]` must be numeric"),
     "not finite": (lambda: bnn.Data({"a": NUMBERS / 0}, Y), r"`x\['a'\]` must be finite"),
@@ -196,13 +204,3 @@ def test_what_does_not_fit_is_refused(name):
     call, message = REFUSED[name]
     with pytest.raises(bnn.InputError, match=message):
         call()
-
-
-def test_replicates_and_folds_take_them():
-    data = bnn.Data(FORMS["mapping"][1], Y)
-    fits = bnn.fit_replicates(model("mapping"), data, bnn.SVI(steps=10), seed=0, replicates=2, progress=False)
-    joined = bnn.Data(FORMS["joined"][1], Y)
-    others = bnn.fit_replicates(model("joined"), joined, bnn.SVI(steps=10), seed=0, replicates=2, progress=False)
-    for one, other in zip(fits, others, strict=True):
-        expected = other.predict(joined.x, num_draws=5).class_probs
-        torch.testing.assert_close(one.predict(data.x, num_draws=5).class_probs, expected, rtol=1e-5, atol=1e-6)

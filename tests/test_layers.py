@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 import pyrobnn as bnn
 from pyrobnn import guides
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
 
@@ -95,7 +94,7 @@ FILLED_BY_METHODS = {"Empirical", "BlockGaussian"}
 def all_guides():
     found = list(VARIANTS)
     for name in guides.registry.names:
-        with contextlib.suppress(InputError):  # settings that must be given come as variants
+        with contextlib.suppress(bnn.InputError):  # settings that must be given come as variants
             found.append(guides.registry.get(name)())
     return [guide for guide in found if type(guide).__name__ not in FILLED_BY_METHODS]
 
@@ -129,10 +128,6 @@ def running(net):
     return {name: value.clone() for name, value in net.named_buffers() if "running" in name}
 
 
-def statistics(posterior):
-    return running(posterior.bnn.net)
-
-
 def by_hand(posterior, draws, x):
     """Outputs for each draw, one after the other through torch alone, (S, N)."""
     singles = [dict(zip(draws, values, strict=True)) for values in zip(*draws.values(), strict=True)]
@@ -149,7 +144,7 @@ def equal(first, second):
 def test_every_guide_takes_every_layer(guide, name, tmp_path):
     data, layer = make_data(name), UNSUPPORTED.get((type(guide).__name__, name))
     if layer is not None:
-        with pytest.raises(InputError, match=rf"{layer.__name__}.*{type(guide).__name__}"):
+        with pytest.raises(bnn.InputError, match=rf"{layer.__name__}.*{type(guide).__name__}"):
             fit(make_net(name), data, guide=guide)
         return
     with warnings.catch_warnings():
@@ -157,16 +152,16 @@ def test_every_guide_takes_every_layer(guide, name, tmp_path):
         posterior = fit(make_net(name), data, guide=guide)
     assert torch.as_tensor(posterior.history.elbo).isfinite().all()
     assert posterior.bnn.num_weights == sum(p.numel() for p in make_net(name).parameters())
-    trained, start = statistics(posterior), running(make_net(name))
+    trained, start = running(posterior.bnn.net), running(make_net(name))
     assert all((value != start[key]).any() for key, value in trained.items())
     mean = posterior.predict(data.x, num_draws=3).mean
     assert mean.isfinite().all()
     torch.testing.assert_close(posterior.predict(data.x[:1], num_draws=3).mean, mean[:1])
-    assert equal(statistics(posterior), trained)
+    assert equal(running(posterior.bnn.net), trained)
 
     loaded = bnn.load(bnn.save(posterior, tmp_path / "p"), net=make_net(name))
     assert torch.equal(loaded.predict(data.x, num_draws=3).mean, mean)
-    assert equal(statistics(loaded), trained)
+    assert equal(running(loaded.bnn.net), trained)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +174,10 @@ def test_every_guide_takes_every_layer(guide, name, tmp_path):
     ids=["dropout", "lstm", "attention"],
 )
 def test_the_dropout_guide_refuses_layers_that_drop_units_themselves(layer, named):
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(bnn.InputError) as raised:
         fit(Sequences(layer, 2), make_data("lstm"), guide="dropout")
     assert named in str(raised.value)
     assert "of the guide Dropout" in str(raised.value)
-
-
-# Running statistics
 
 
 def normalised():
@@ -214,7 +206,7 @@ def test_running_statistics_follow_the_batches(engine):
     assert posterior.history.engine.used == engine
     assert_exact_statistics(posterior, data)
 
-    trained = statistics(posterior)
+    trained = running(posterior.bnn.net)
     draws = posterior.draw(3)
     mean, var = trained["0.running_mean"], trained["0.running_var"]
     inputs = (data.x - mean) / (var + 1e-5).sqrt() * draws["0.weight"][:, None] + draws["0.bias"][:, None]
@@ -223,7 +215,7 @@ def test_running_statistics_follow_the_batches(engine):
     first = bnn.elbo_report(posterior, data, num_draws=4).elbo.mean
     assert bnn.elbo_report(posterior, data, num_draws=4).elbo.mean == first
     posterior.bnn.sample_prior_predictive(data.x, num_draws=2, seed=0)
-    assert equal(statistics(posterior), trained)
+    assert equal(running(posterior.bnn.net), trained)
     point = fit(normalised(), data, guide="map")
     expected = torch.distributions.Normal(by_hand(point, point.draw(1), data.x)[0], 0.3).log_prob(data.y).sum()
     assert bnn.elbo_report(point, data, num_draws=2).log_likelihood.mean == pytest.approx(float(expected), rel=1e-9)
@@ -244,9 +236,6 @@ def test_particles_with_statistics_of_their_own_cannot_be_captured():
     with pytest.warns(UserWarning, match="The fit runs eagerly, since .*Batch norm"):
         posterior = fit(make_net(name), make_data(name), num_particles=2, engine="captured")
     assert posterior.bnn.net.norm.num_batches_tracked == 2 * STEPS
-
-
-# Parameters that are not Bayesian
 
 
 @pytest.mark.parametrize(
@@ -276,9 +265,6 @@ def test_affine_weights_without_a_prior_are_trained_or_left_frozen(layer, tmp_pa
     assert (frozen.bias == 0).all()
 
 
-# Kernels that vmap cannot take
-
-
 RECURRENT = {
     "LSTM": lambda: nn.LSTM(2, 3, 2, batch_first=True, bidirectional=True),
     "LSTM without biases": lambda: nn.LSTM(2, 3, bias=False, batch_first=True),
@@ -302,7 +288,7 @@ def model_and_draws(make, dtype):
 
 @pytest.mark.parametrize("make", RECURRENT.values(), ids=RECURRENT)
 @pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
-def test_draws_side_by_side_equal_the_fused_kernels_one_by_one(make, dtype):
+def test_draws_side_by_side_and_their_gradients_equal_the_fused_kernels_one_by_one(make, dtype):
     model, draws, x = model_and_draws(make, dtype)
     side_by_side = vmap(model.outputs, in_dims=(0, None))(draws, x)
     with torch.no_grad():
@@ -311,6 +297,12 @@ def test_draws_side_by_side_equal_the_fused_kernels_one_by_one(make, dtype):
     torch.testing.assert_close(side_by_side, fused, rtol=tolerance, atol=tolerance)
     assert torch.backends.mkldnn.enabled
     assert torch.backends.cuda.flash_sdp_enabled()
+    if dtype is F64:  # and so are gradients inside torch.func
+        weights = {name: value[0].requires_grad_() for name, value in draws.items()}
+        loss = lambda weights: model.outputs(weights, x).square().sum()  # noqa: E731
+        expected = torch.autograd.grad(loss(weights), list(weights.values()))
+        found = grad(loss)({name: value.detach() for name, value in weights.items()})
+        torch.testing.assert_close([*found.values()], [*expected])
 
 
 WITH_DROPOUT = {
@@ -343,20 +335,6 @@ def test_recurrent_layers_inside_torch_func_drop_as_outside(make):
     torch.testing.assert_close(inside, x.grad, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("make", RECURRENT.values(), ids=RECURRENT)
-def test_gradients_inside_torch_func_equal_those_of_autograd(make):
-    model, draws, x = model_and_draws(make, F64)
-
-    def loss(weights):
-        return model.outputs(weights, x).square().sum()
-
-    weights = {name: value[0] for name, value in draws.items()}
-    expected = torch.autograd.grad(loss({k: v.requires_grad_() for k, v in weights.items()}), list(weights.values()))
-    found = grad(loss)({name: value.detach() for name, value in weights.items()})
-    for name, value in zip(weights, expected, strict=True):
-        torch.testing.assert_close(found[name], value)
-
-
 @pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
 def test_networks_that_branch_on_weights_predict_draw_by_draw():
     data = make_data("residual, batch norm")
@@ -383,65 +361,57 @@ def test_as_many_steps_as_examples_are_not_taken_for_examples(noise):
     torch.testing.assert_close(seen[0], shared[-1])
 
 
-# Embeddings
-
-
-def test_padding_stays_at_its_starting_value():
-    net = nn.Sequential(nn.Embedding(4, 2, padding_idx=-2), nn.Flatten())
-    with torch.no_grad():
-        net[0].weight[2] = torch.tensor([0.25, -0.5])
-    model = make_model(net)
-    table = torch.randn(4, 2)
-    words = torch.tensor([[0, 2], [3, 1]])
-    held = torch.tensor([0.25, -0.5])
-    expected = torch.stack([torch.cat([table[0], held]), torch.cat([table[3], table[1]])])
-    assert torch.equal(model.outputs({"0.weight": table}, words), expected)
-
-
-@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
-def test_embeddings_that_change_their_weights_are_refused(layer):
-    net = nn.Sequential(layer(4, 2, max_norm=1.0), nn.Flatten(), nn.LazyLinear(1))
-    net(torch.zeros(2, 3, dtype=torch.int64))
-    with pytest.raises(InputError, match=rf"The layer '0', {layer.__name__}\(max_norm=1.0\), changes its weights"):
-        make_model(net)
-    assert make_model(net, {"0.*": None, "*": bnn.priors.Normal(1.0)}).site_names == ("2.weight", "2.bias")
-
-
 class Checkpointed(nn.Module):
-    """A network with gradient checkpointing, in all calls or in training alone, and statistics of batches."""
+    """Gradient checkpointing of the inputs, in all calls or in training alone, or of activations of a frozen layer."""
 
-    def __init__(self, *, use_reentrant, always):
+    def __init__(self, where, *, use_reentrant):
         super().__init__()
-        self.inner, self.last = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), nn.Linear(4, 1)
-        self.use_reentrant, self.always = use_reentrant, always
+        self.first, self.last = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(4, 1)
+        self.inner = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+        self.where, self.use_reentrant = where, use_reentrant
 
     def forward(self, x):
-        if not (self.training or self.always):
-            return self.last(self.inner(x))
-        return self.last(checkpoint(self.inner, x, use_reentrant=self.use_reentrant))
+        if self.where == "activations with gradients":  # as networks of Hugging Face ask for
+            x = self.first(x).requires_grad_(requires_grad=True)
+        if self.training or self.where == "all calls":
+            return self.last(checkpoint(self.inner, x, use_reentrant=self.use_reentrant))
+        return self.last(self.inner(x))
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("where", ["all calls", "training", "activations with gradients"])
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpointing_is_refused(use_reentrant):
+def test_checkpointing_is_refused(use_reentrant, where):
     """SVI runs the network as in training, chains run it as predictions do."""
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     message = "use_reentrant=True gives these no gradient, and use_reentrant=False finds other .*batch_size"
-    for method in (bnn.SVI(steps=3), bnn.NUTS(num_draws=2, warmup=2)):
-        net = Checkpointed(use_reentrant=use_reentrant, always=True)
-        model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
-        with pytest.raises(InputError, match=message):
+    chains = [bnn.NUTS(num_draws=2, warmup=2)] if where == "all calls" else []
+    for method in (bnn.SVI(steps=3), *chains):
+        model = make_model(Checkpointed(where, use_reentrant=use_reentrant))
+        with pytest.raises(bnn.InputError, match=message):
             bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False)
-    model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False), prior=bnn.priors.Normal(1.0))
-    with pytest.raises(InputError, match=message):
-        bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=3), seed=0, progress=False)
 
 
-def test_numbers_that_are_no_row_of_an_embedding_are_refused():
-    net = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1))
-    x, y = torch.arange(20).remainder(5).view(10, 2), torch.linspace(-1, 1, 10)
-    posterior = bnn.BNN(net).fit(x, y, steps=2, seed=0, engine="eager", progress=False)
-    with pytest.raises(bnn.InputError, match="no row of an embedding: '0' has rows 0 to 4"):
-        posterior.predict([[0, 5]])
-    with pytest.raises(bnn.InputError, match="no row of an embedding"):
-        bnn.BNN(net).fit(x + 1, y, steps=2, seed=0, engine="eager", progress=False)
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_that_change_their_weights_and_numbers_that_are_no_row_are_refused(layer):
+    net = nn.Sequential(layer(4, 2, max_norm=1.0), nn.Flatten(), nn.LazyLinear(1))
+    net(torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(bnn.InputError, match=rf"The layer '0', {layer.__name__}\(max_norm=1.0\), changes its weights"):
+        make_model(net)
+    model = make_model(net, {"0.*": None, "*": UNIT})
+    assert model.site_names == ("2.weight", "2.bias")
+    if layer is nn.Embedding:
+        model = make_model(nn.Sequential(nn.Embedding(4, 2), nn.Flatten(), nn.Linear(6, 1)))
+        x, y = torch.arange(12).remainder(4).view(4, 3), torch.linspace(-1, 1, 4)
+        settings = {"steps": 2, "seed": 0, "engine": "eager", "progress": False}
+        with pytest.raises(bnn.InputError, match="no row of an embedding: '0' has rows 0 to 3"):
+            model.fit(x, y, **settings).predict([[0, 4, 0]])
+        with pytest.raises(bnn.InputError, match="no row of an embedding"):
+            model.fit(x + 1, y, **settings)
+
+
+def test_padding_stays_at_its_starting_value():
+    model = make_model(nn.Sequential(nn.Embedding(4, 2, padding_idx=-2), nn.Flatten()))
+    start, table, words = model.initial_values["0.weight"], torch.randn(4, 2), torch.tensor([[0, 2], [3, 1]])
+    expected = torch.stack([torch.cat([table[0], start[2]]), torch.cat([table[3], table[1]])])
+    assert torch.equal(model.outputs({"0.weight": table}, words), expected)

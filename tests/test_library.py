@@ -16,8 +16,6 @@ from pyrobnn.tape import build, runner
 ROOT = Path(__file__).parents[1]
 X86 = pytest.mark.skipif(build.level() is None, reason="the processor has one kind of vector instructions")
 
-# Where it is kept
-
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
@@ -57,29 +55,24 @@ def test_a_library_that_others_may_have_written_is_not_loaded(name, cache, caplo
     assert "linked" in name or str(kept) in caplog.text
 
 
-def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cache, monkeypatch):
-    kept = runner.keep("name", cache)
-    lstat = Path.lstat
+def test_no_library_is_kept_in_a_folder_of_another_owner_or_without_room(cache, monkeypatch):
+    kept, lstat = runner.keep("name", cache), Path.lstat
 
     def of_another(path):
         fields = list(lstat(path))
         fields[4] = 12345 if path == kept.parent.parent else fields[4]
         return os.stat_result(fields)
 
-    monkeypatch.setattr(Path, "lstat", of_another)
-    assert runner.find("name") is None
-    assert runner.keep("name", cache) == cache
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(cache, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("no room")
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", of_another)
+        assert runner.find("name") is None
+        assert runner.keep("name", cache) == cache
     monkeypatch.setattr(runner.tempfile, "mkstemp", fail)
     assert runner.keep("name", cache) == cache
 
-
-# Processes
 
 NOT_INSTALLED = """
 import sys
@@ -178,9 +171,6 @@ def test_vector_instructions_are_read_off_the_system(flags, expected, tmp_path, 
     build._CPUINFO.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t:\n")
     assert build.level() == expected
     assert expected.lower() in build.file_name()
-
-
-# The wheel
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pyro.distributions as dist
@@ -12,25 +14,11 @@ from scipy import integrate, special, stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn import InputError, Prediction, likelihoods
+from pyrobnn import InputError, Prediction
+from pyrobnn import likelihoods as lik
 from pyrobnn._core.settings import to_dict
-from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.curvature.metric import fisher_columns
-from pyrobnn.likelihoods import (
-    Beta,
-    CensoredGaussian,
-    Gamma,
-    Gaussian,
-    Laplace,
-    LogNormal,
-    MixtureDensity,
-    NegativeBinomial,
-    Ordinal,
-    Poisson,
-    StudentT,
-    ZeroInflated,
-    noise,
-)
+from pyrobnn.likelihoods import noise
 from pyrobnn.metrics.crps import ranked_probability
 
 F64 = torch.float64
@@ -39,10 +27,7 @@ REAL = torch.tensor([-5.0, -1.0, 0.0, 0.5, 1.0, 1.5, 3.0, 20.0], dtype=F64)
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
 
 
-@pytest.fixture(autouse=True)
-def parameters_stay_in_their_modules():
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("local")
 
 
 def build(setting, unit=1.0, dtype=F64):
@@ -54,73 +39,53 @@ def log_prob(setting, f, y):
         return build(setting)(f).log_prob(y).numpy()
 
 
-# One row a likelihood: its law for outputs f, by SciPy
+class Law(NamedTuple):
+    """Density or mass, distribution function and two moments, as SciPy's frozen laws have them."""
 
-
-class Weighted:
-    """A mixture of distributions with the components on the last axis."""
-
-    def __init__(self, shares, parts):
-        self.shares, self.parts = shares, parts
-
-    def pdf(self, y):
-        return (self.shares * self.parts.pdf(np.asarray(y)[..., None])).sum(-1)
-
-    def cdf(self, y):
-        return (self.shares * self.parts.cdf(np.asarray(y)[..., None])).sum(-1)
-
-    def mean(self):
-        return (self.shares * self.parts.mean()).sum(-1)
-
-    def var(self):
-        return (self.shares * (self.parts.var() + self.parts.mean() ** 2)).sum(-1) - self.mean() ** 2
-
-
-class Zeros:
-    """Counts with a share of further zeros."""
-
-    def __init__(self, share, base):
-        self.share, self.base = share, base
-
-    def pmf(self, y):
-        return (1 - self.share) * self.base.pmf(y) + self.share * (np.asarray(y) == 0)
-
-    def cdf(self, y):
-        return np.where(np.asarray(y) < 0, 0, self.share + (1 - self.share) * self.base.cdf(y))
-
-    def mean(self):
-        return (1 - self.share) * self.base.mean()
-
-    def var(self):
-        return (1 - self.share) * (self.base.var() + self.base.mean() ** 2) - self.mean() ** 2
-
-
-class Censored:
-    """A normal seen through limits (Tobin 1958): `pdf` is a probability at the limits; moments by quadrature."""
-
-    def __init__(self, loc, scale, lower, upper):
-        self.law, self.lower, self.upper = stats.norm(loc, scale), lower, upper
-        ends = np.maximum(lower, loc - 15 * scale), np.minimum(upper, loc + 15 * scale)
-        z = np.linspace(*ends, 200_001)
-        self.first = integrate.simpson(z * self.law.pdf(z), z, axis=0) + self._limits(1)
-        self.second = integrate.simpson(z**2 * self.law.pdf(z), z, axis=0) + self._limits(2)
-
-    def _limits(self, power):
-        below = 0.0 if self.lower == -np.inf else self.lower**power * self.law.cdf(self.lower)
-        return below + (0.0 if self.upper == np.inf else self.upper**power * self.law.sf(self.upper))
-
-    def pdf(self, y):
-        at_limit = np.where(y <= self.lower, self.law.cdf(self.lower), self.law.sf(self.upper))
-        return np.where((y <= self.lower) | (y >= self.upper), at_limit, self.law.pdf(y))
-
-    def cdf(self, y):
-        return np.where(y >= self.upper, 1.0, np.where(y < self.lower, 0.0, self.law.cdf(y)))
+    pdf: Callable[[np.ndarray], np.ndarray]
+    cdf: Callable[[np.ndarray], np.ndarray]
+    first: np.ndarray
+    second: np.ndarray
 
     def mean(self):
         return self.first
 
     def var(self):
         return self.second - self.first**2
+
+
+def weighted(shares, parts):
+    """A mixture of distributions with the components on the last axis."""
+    pdf, cdf = (
+        lambda y, read=read: (shares * read(np.asarray(y)[..., None])).sum(-1) for read in (parts.pdf, parts.cdf)
+    )
+    second = parts.var() + parts.mean() ** 2
+    return Law(pdf, cdf, (shares * parts.mean()).sum(-1), (shares * second).sum(-1))
+
+
+def zeros(share, base):
+    """Counts with a share of further zeros."""
+    return Law(
+        lambda y: (1 - share) * base.pmf(y) + share * (np.asarray(y) == 0),
+        lambda y: np.where(np.asarray(y) < 0, 0, share + (1 - share) * base.cdf(y)),
+        (1 - share) * base.mean(),
+        (1 - share) * (base.var() + base.mean() ** 2),
+    )
+
+
+def censored(loc, scale, lower=-np.inf, upper=np.inf):
+    """A normal seen through limits (Tobin 1958): the density is a probability at the limits; moments by quadrature."""
+    law = stats.norm(loc, scale)
+    atoms = [(end, p) for end, p in ((lower, law.cdf(lower)), (upper, law.sf(upper))) if np.isfinite(end)]
+    z = np.linspace(np.maximum(lower, loc - 15 * scale), np.minimum(upper, loc + 15 * scale), 200_001)
+    return Law(
+        lambda y: np.where(y <= lower, law.cdf(lower), np.where(y >= upper, law.sf(upper), law.pdf(y))),
+        lambda y: np.where(y >= upper, 1.0, np.where(y < lower, 0.0, law.cdf(y))),
+        *(
+            integrate.simpson(z**power * law.pdf(z), z, axis=0) + sum(end**power * p for end, p in atoms)
+            for power in (1, 2)
+        ),
+    )
 
 
 def softplus(f):
@@ -148,50 +113,50 @@ def mixture(outputs, df=None):
     arguments = () if df is None else (df,)
     spread = math.sqrt((1 - (first**2).mean()) / kind(*arguments).var())
     scale = 1e-3 + softplus(widths + math.log(math.expm1(spread - 1e-3)))
-    return Weighted(special.softmax(logits, -1), kind(*arguments, first + shifts, scale))
+    return weighted(special.softmax(logits, -1), kind(*arguments, first + shifts, scale))
 
 
 NUMBERS, LIMITED = [-6.0, -0.3, 0.8, 15.0], [-1.0, -0.3, 0.8, 1.5]
 POSITIVE, SHARES, COUNTS = [0.03, 0.9, 1.7, 20.0], [0.001, 0.3, 0.5, 0.999], [0, 1, 4, 30]
 HET = "heteroscedastic"
 LAWS = {
-    "gaussian": (Gaussian(0.7), NUMBERS, lambda f: stats.norm(f, 0.7)),
-    "gaussian, het": (Gaussian(HET), NUMBERS, lambda f, g: stats.norm(f, softplus(g) + 1e-3)),
-    "gaussian, learned": (Gaussian(), NUMBERS, lambda f: stats.norm(f, 1.0)),
-    "laplace": (Laplace(0.7), NUMBERS, lambda f: stats.laplace(f, 0.7)),
-    "laplace, het": (Laplace(HET), NUMBERS, lambda f, g: stats.laplace(f, softplus(g) + 1e-3)),
-    "student_t": (StudentT(0.7), NUMBERS, lambda f: stats.t(4.0, f, 0.7)),
-    "student_t, 2.5": (StudentT(0.7, df=2.5), NUMBERS, lambda f: stats.t(2.5, f, 0.7)),
-    "student_t, learned": (StudentT("learned", df="learned"), NUMBERS, lambda f: stats.t(4.0, f, 1.0)),
+    "gaussian": (lik.Gaussian(0.7), NUMBERS, lambda f: stats.norm(f, 0.7)),
+    "gaussian, het": (lik.Gaussian(HET), NUMBERS, lambda f, g: stats.norm(f, softplus(g) + 1e-3)),
+    "gaussian, learned": (lik.Gaussian(), NUMBERS, lambda f: stats.norm(f, 1.0)),
+    "laplace": (lik.Laplace(0.7), NUMBERS, lambda f: stats.laplace(f, 0.7)),
+    "laplace, het": (lik.Laplace(HET), NUMBERS, lambda f, g: stats.laplace(f, softplus(g) + 1e-3)),
+    "student_t": (lik.StudentT(0.7), NUMBERS, lambda f: stats.t(4.0, f, 0.7)),
+    "student_t, 2.5": (lik.StudentT(0.7, df=2.5), NUMBERS, lambda f: stats.t(2.5, f, 0.7)),
+    "student_t, learned": (lik.StudentT("learned", df="learned"), NUMBERS, lambda f: stats.t(4.0, f, 1.0)),
     "censored below": (
-        CensoredGaussian(-1.0, None, 1.3),
+        lik.CensoredGaussian(-1.0, None, 1.3),
         [-1.0, *NUMBERS[1:]],
-        lambda f: Censored(f, 1.3, -1.0, np.inf),
+        lambda f: censored(f, 1.3, -1.0),
     ),
-    "censored above": (CensoredGaussian(None, 1.5, 1.3), LIMITED, lambda f: Censored(f, 1.3, -np.inf, 1.5)),
-    "censored twice": (CensoredGaussian(-1.0, 1.5, 1.3), LIMITED, lambda f: Censored(f, 1.3, -1.0, 1.5)),
-    "mixture_density": (MixtureDensity(2), NUMBERS, lambda *f: mixture(f)),
-    "mixture_density, 4": (MixtureDensity(2, df=4.0), NUMBERS, lambda *f: mixture(f, 4.0)),
-    "log_normal": (LogNormal(0.4), POSITIVE, lambda f: stats.lognorm(0.4, scale=np.exp(f))),
+    "censored above": (lik.CensoredGaussian(None, 1.5, 1.3), LIMITED, lambda f: censored(f, 1.3, upper=1.5)),
+    "censored twice": (lik.CensoredGaussian(-1.0, 1.5, 1.3), LIMITED, lambda f: censored(f, 1.3, -1.0, 1.5)),
+    "mixture_density": (lik.MixtureDensity(2), NUMBERS, lambda *f: mixture(f)),
+    "mixture_density, 4": (lik.MixtureDensity(2, df=4.0), NUMBERS, lambda *f: mixture(f, 4.0)),
+    "log_normal": (lik.LogNormal(0.4), POSITIVE, lambda f: stats.lognorm(0.4, scale=np.exp(f))),
     "log_normal, het": (
-        LogNormal(HET),
+        lik.LogNormal(HET),
         POSITIVE,
         lambda f, g: stats.lognorm(from_first(g, 0.5, 1e-3), scale=np.exp(f)),
     ),
-    "gamma": (Gamma(0.3), POSITIVE, lambda f: stats.gamma(1 / 0.3, scale=0.3 * np.exp(f))),
-    "gamma, learned": (Gamma(), POSITIVE, lambda f: stats.gamma(4.0, scale=0.25 * np.exp(f))),
-    "beta": (Beta(4.0), SHARES, lambda f: shares(f, 4.0)),
-    "beta, wide": (Beta(0.5), SHARES, lambda f: shares(f, 0.5)),
-    "beta, het": (Beta(HET), SHARES, lambda f, g: shares(f, from_first(g, 5.0, 1e-3))),
-    "poisson": (Poisson(), COUNTS, lambda f: stats.poisson(np.exp(f))),
-    "negative_binomial": (NegativeBinomial(0.3), COUNTS, lambda f: counted(f, 0.3)),
-    "negative_binomial, het": (NegativeBinomial(HET), COUNTS, lambda f, g: counted(f, from_first(g, 1.0, 1e-6))),
-    "zero_inflated": (ZeroInflated(0.6), COUNTS, lambda f, g: Zeros(special.expit(g), counted(f, 0.6))),
-    "zero_inflated, 0": (ZeroInflated(0), COUNTS, lambda f, g: Zeros(special.expit(g), stats.poisson(np.exp(f)))),
+    "gamma": (lik.Gamma(0.3), POSITIVE, lambda f: stats.gamma(1 / 0.3, scale=0.3 * np.exp(f))),
+    "gamma, learned": (lik.Gamma(), POSITIVE, lambda f: stats.gamma(4.0, scale=0.25 * np.exp(f))),
+    "beta": (lik.Beta(4.0), SHARES, lambda f: shares(f, 4.0)),
+    "beta, wide": (lik.Beta(0.5), SHARES, lambda f: shares(f, 0.5)),
+    "beta, het": (lik.Beta(HET), SHARES, lambda f, g: shares(f, from_first(g, 5.0, 1e-3))),
+    "poisson": (lik.Poisson(), COUNTS, lambda f: stats.poisson(np.exp(f))),
+    "negative_binomial": (lik.NegativeBinomial(0.3), COUNTS, lambda f: counted(f, 0.3)),
+    "negative_binomial, het": (lik.NegativeBinomial(HET), COUNTS, lambda f, g: counted(f, from_first(g, 1.0, 1e-6))),
+    "zero_inflated": (lik.ZeroInflated(0.6), COUNTS, lambda f, g: zeros(special.expit(g), counted(f, 0.6))),
+    "zero_inflated, 0": (lik.ZeroInflated(0), COUNTS, lambda f, g: zeros(special.expit(g), stats.poisson(np.exp(f)))),
     "zero_inflated, het": (
-        ZeroInflated(HET),
+        lik.ZeroInflated(HET),
         COUNTS,
-        lambda f, g, h: Zeros(special.expit(g), counted(f, from_first(h, 1.0, 1e-6))),
+        lambda f, g, h: zeros(special.expit(g), counted(f, from_first(h, 1.0, 1e-6))),
     ),
 }
 LEVELS = [0.001, 0.3, 0.5, 0.975]
@@ -201,7 +166,7 @@ SUPPORT = np.arange(2000)
 def test_no_likelihood_is_left_out():
     labels = {"bernoulli", "categorical", "dense_categorical", "ordinal"}
     found = {to_dict(setting)["type"] for setting, *_ in LAWS.values()}
-    assert found | labels == {*likelihoods.registry.names}
+    assert found | labels == {*lik.registry.names}
 
 
 def law_of(name):
@@ -218,7 +183,7 @@ def law_of(name):
 def test_predictions_are_mixtures_of_the_laws_of_scipy(name):
     """Log score, distribution function, quantiles, moments and CRPS."""
     prediction, y, law = law_of(name)
-    density = law.pmf if prediction.is_count else law.pdf
+    density = law.pdf if isinstance(law, Law) or not prediction.is_count else law.pmf
     np.testing.assert_allclose(prediction.log_prob(y), np.log(density(y.numpy()).mean(0)), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(prediction.cdf(y), law.cdf(y.numpy()).mean(0), rtol=1e-8, atol=1e-12)
     rtol = 1e-6 if "censored" in name else 1e-9
@@ -279,7 +244,7 @@ def sigmoids(y, f, num_classes):
 def test_ordinal_log_probabilities_are_differences_of_sigmoids(num_classes):
     y = LABELS % num_classes
     expected = sigmoids(y.numpy(), F[:, 0].numpy(), num_classes)
-    np.testing.assert_allclose(log_prob(Ordinal(num_classes), F, y), expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(log_prob(lik.Ordinal(num_classes), F, y), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_large_counts_keep_single_precision():
@@ -287,13 +252,13 @@ def test_large_counts_keep_single_precision():
     outputs = torch.tensor([[13.8], [13.81], [13.82]])
     mean = np.exp(outputs[:, 0].double().numpy())
     for setting, expected in (
-        (Poisson(), stats.poisson.logpmf(1_000_000, mean)),
-        (NegativeBinomial(0.01), counted(np.log(mean), 0.01).logpmf(1_000_000)),
+        (lik.Poisson(), stats.poisson.logpmf(1_000_000, mean)),
+        (lik.NegativeBinomial(0.01), counted(np.log(mean), 0.01).logpmf(1_000_000)),
     ):
         found = build(setting, dtype=torch.float32)(outputs).log_prob(torch.full((3,), 1_000_000))
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-5)
     # and so are the two log gammas of many degrees of freedom
-    found = build(StudentT(0.7, df=1e6), dtype=torch.float32)(F.float()).log_prob(REAL.float())
+    found = build(lik.StudentT(0.7, df=1e6), dtype=torch.float32)(F.float()).log_prob(REAL.float())
     np.testing.assert_allclose(found.numpy(), stats.t.logpdf(REAL, 1e6, F[:, 0], 0.7), rtol=3e-5)
 
 
@@ -302,14 +267,14 @@ def test_little_dispersion_is_poisson_to_first_order():
     y, mean = torch.tensor([0, 1, 2, 3, 7, 20, 30, 60]), F[:, 0].exp().numpy()
     first = 0.5e-6 * ((y.numpy() - mean) ** 2 - y.numpy())
     np.testing.assert_allclose(
-        log_prob(NegativeBinomial(1e-6), F, y), log_prob(Poisson(), F, y) + first, rtol=0, atol=1e-7
+        log_prob(lik.NegativeBinomial(1e-6), F, y), log_prob(lik.Poisson(), F, y) + first, rtol=0, atol=1e-7
     )
 
 
 def test_ordinal_probabilities_add_to_one_and_are_exact_far_out():
     with torch.no_grad():
-        probabilities = build(Ordinal(5))(100 * F).probs
-        far = build(Ordinal(3))(torch.tensor([[-40.0], [40.0]], dtype=F64)).logits
+        probabilities = build(lik.Ordinal(5))(100 * F).probs
+        far = build(lik.Ordinal(3))(torch.tensor([[-40.0], [40.0]], dtype=F64)).logits
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(8, dtype=F64), rtol=0, atol=1e-12)
     # Between cuts +-log 2, 40 beyond them: exp(-40) (2 - 1/2) up to exp(-80), where 1 - sigmoid has no digits left.
     assert far[0, 1].item() == pytest.approx(-40 + math.log(1.5), rel=1e-12)
@@ -318,7 +283,7 @@ def test_ordinal_probabilities_add_to_one_and_are_exact_far_out():
 
 def test_ordinal_cut_points_stay_apart_whatever_pushes_them():
     """Where a label is never seen its room shrinks, but to no less than the least gap, with finite gradients."""
-    module = build(Ordinal(4), dtype=torch.float32)
+    module = build(lik.Ordinal(4), dtype=torch.float32)
     with torch.no_grad():
         module.gaps_unconstrained.fill_(-200.0)
     found = module(torch.zeros(4, 1)).log_prob(torch.tensor([0, 1, 2, 3]))
@@ -328,7 +293,7 @@ def test_ordinal_cut_points_stay_apart_whatever_pushes_them():
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("setting", [Poisson(), NegativeBinomial(0.5)], ids=repr)
+@pytest.mark.parametrize("setting", [lik.Poisson(), lik.NegativeBinomial(0.5)], ids=repr)
 def test_log_mean_is_capped_and_its_gradient_comes_back(setting):
     module = build(setting)
     outputs = torch.tensor([[19.9], [20.0], [1e10], [-1e4]], dtype=F64, requires_grad=True)
@@ -342,23 +307,20 @@ def test_log_mean_is_capped_and_its_gradient_comes_back(setting):
 
 def test_censored_moments_far_beyond_a_limit_keep_single_precision():
     """5, 30 and 1e7 standard deviations beyond it; the second moment about 0 has no digits of the variance left."""
-    distribution = build(CensoredGaussian(0.0, None, 1.0), dtype=torch.float32)(torch.tensor([[-5.0], [-30.0]]))
+    distribution = build(lik.CensoredGaussian(0.0, None, 1.0), dtype=torch.float32)(torch.tensor([[-5.0], [-30.0]]))
     tail = [integrate.quad(lambda z, k=k: (z - 5) ** k * stats.norm.pdf(z), 5, 20, epsabs=1e-20)[0] for k in (1, 2)]
     assert distribution.mean[0].item() == pytest.approx(tail[0], rel=1e-3)
     assert distribution.variance[0].item() == pytest.approx(tail[1], rel=1e-3)
     assert [distribution.mean[1].item(), distribution.variance[1].item()] == pytest.approx([0, 0], abs=1e-30)
-    far = build(CensoredGaussian(0.0, 1.0, 1e-3), dtype=torch.float32)(torch.tensor([[-1e4], [1e4], [0.5]]))
+    far = build(lik.CensoredGaussian(0.0, 1.0, 1e-3), dtype=torch.float32)(torch.tensor([[-1e4], [1e4], [0.5]]))
     assert far.mean.tolist() == [0.0, 1.0, 0.5]
     np.testing.assert_allclose(far.variance.numpy(), [0.0, 0.0, 1e-6], rtol=1e-5)
 
 
-# Units
-
-
 def test_known_scale_of_each_column():
-    distribution = build(Gaussian((0.5, 2.0)), [1.0, 4.0])(torch.zeros(3, 2, dtype=F64))
+    distribution = build(lik.Gaussian((0.5, 2.0)), [1.0, 4.0])(torch.zeros(3, 2, dtype=F64))
     torch.testing.assert_close(distribution.stddev, torch.tensor([[0.5, 0.5]] * 3, dtype=F64))
-    single = build(Gaussian((0.5,)), 0.25)(torch.zeros(3, 1, dtype=F64))
+    single = build(lik.Gaussian((0.5,)), 0.25)(torch.zeros(3, 1, dtype=F64))
     assert single.batch_shape == (3,)
     torch.testing.assert_close(single.stddev, torch.full((3,), 2.0, dtype=F64))
 
@@ -376,7 +338,7 @@ def test_prior_of_the_noise_is_in_original_units(prior, unit):
     """Density of scale / unit where scale has the prior: p(unit s) unit."""
     from pyro import poutine
 
-    module = build(Laplace(prior), unit)
+    module = build(lik.Laplace(prior), unit)
     torch.manual_seed(0)
     columns = 2 if isinstance(unit, list) else 1
     trace = poutine.trace(module).get_trace(torch.zeros(3, columns, dtype=F64))
@@ -387,8 +349,6 @@ def test_prior_of_the_noise_is_in_original_units(prior, unit):
     assert site["fn"].log_prob(site["value"]).item() == pytest.approx(expected, rel=1e-10)
 
 
-# Wrong use
-
 X, TWO = torch.zeros(4, 2), torch.zeros(4, 2)
 
 
@@ -397,45 +357,45 @@ def check(setting, targets, outputs):
 
 
 REFUSED = {
-    "negative scale": (lambda: Laplace(-0.1), "Laplace: `scale` must be a positive number"),
-    "no scales": (lambda: Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple with one per"),
-    "a scale that is not a number": (lambda: Gaussian((0.1, "learned")), "got (0.1, 'learned')"),
-    "infinite scale": (lambda: StudentT(float("inf")), "StudentT: `scale` must be"),
-    "true": (lambda: StudentT(scale=True), "got True"),
+    "negative scale": (lambda: lik.Laplace(-0.1), "Laplace: `scale` must be a positive number"),
+    "no scales": (lambda: lik.Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple with one per"),
+    "a scale that is not a number": (lambda: lik.Gaussian((0.1, "learned")), "got (0.1, 'learned')"),
+    "infinite scale": (lambda: lik.StudentT(float("inf")), "StudentT: `scale` must be"),
+    "true": (lambda: lik.StudentT(scale=True), "got True"),
     "unknown prior": (
-        lambda: Gaussian({"type": "half_norml", "scale": 1.0}),
+        lambda: lik.Gaussian({"type": "half_norml", "scale": 1.0}),
         "Gaussian: Unknown noise_prior 'half_norml'. Did you mean 'half_normal'?",
     ),
-    "prior without its number": (lambda: Laplace({"type": "half_normal"}), "HalfNormal: `scale` is missing"),
+    "prior without its number": (lambda: lik.Laplace({"type": "half_normal"}), "HalfNormal: `scale` is missing"),
     "prior with a wrong number": (lambda: noise.Gamma(-1.0, 1.0), "Gamma: `concentration`"),
     "scales and columns": (
-        check(Gaussian((0.1, 0.2, 0.3)), TWO, 2),
+        check(lik.Gaussian((0.1, 0.2, 0.3)), TWO, 2),
         "Gaussian(scale=(0.1, 0.2, 0.3)) has 3 noise scales, and targets of shape (4, 2) have 2 columns",
     ),
-    "width": (check(StudentT("heteroscedastic"), TWO, 2), "needs 4 network outputs for targets of shape (4, 2)"),
-    "no mean": (lambda: StudentT(df=1.0), "StudentT: `df` must be greater than 1"),
-    "no limit": (CensoredGaussian, "CensoredGaussian needs a limit"),
-    "limits": (lambda: CensoredGaussian(2.0, 1.0), "`lower` must lie below `upper`, got 2.0 and 1.0"),
-    "fractions": (check(Poisson(), [0.5, 1.0], 1), "Poisson needs whole-number counts, got values such as 0.5"),
-    "negative counts": (check(NegativeBinomial(), [0, -1], 1), "NegativeBinomial needs counts from 0 up, got -1"),
-    "width of counts": (check(Poisson(), [[0, 1]], 1), "Poisson() needs 2 network outputs"),
-    "dispersion": (lambda: NegativeBinomial(0.0), "NegativeBinomial: `dispersion`"),
-    "zeros among prices": (check(LogNormal(), [1.0, 0.0], 1), "LogNormal needs positive targets, got 0: for zeros"),
-    "negative prices": (check(Gamma(), [1.0, -2.0], 1), "Gamma needs positive targets, got -2"),
-    "shares at an end": (check(Beta(), [0.0, 0.5], 1), "got 0 to 0.5: move 0 and 1 inwards"),
-    "per cent": (check(Beta(), [3.0, 40.0], 1), "got 3 to 40: divide percentages by 100"),
-    "negative visits": (check(ZeroInflated(), [1.0, -1.0], 2), "ZeroInflated needs counts from 0 up, got -1"),
-    "width of mixtures": (check(MixtureDensity(), [1.0, 2.0], 1), "needs 9 network outputs"),
-    "little dispersion": (lambda: ZeroInflated(1e-9), "dispersion"),
-    "classes missing": (lambda: likelihoods.resolve("ordinal"), "Ordinal: `num_classes` is missing"),
-    "one class": (lambda: Ordinal(1), "Ordinal: `num_classes`"),
+    "width": (check(lik.StudentT("heteroscedastic"), TWO, 2), "needs 4 network outputs for targets of shape (4, 2)"),
+    "no mean": (lambda: lik.StudentT(df=1.0), "StudentT: `df` must be greater than 1"),
+    "no limit": (lik.CensoredGaussian, "CensoredGaussian needs a limit"),
+    "limits": (lambda: lik.CensoredGaussian(2.0, 1.0), "`lower` must lie below `upper`, got 2.0 and 1.0"),
+    "fractions": (check(lik.Poisson(), [0.5, 1.0], 1), "Poisson needs whole-number counts, got values such as 0.5"),
+    "negative counts": (check(lik.NegativeBinomial(), [0, -1], 1), "NegativeBinomial needs counts from 0 up, got -1"),
+    "width of counts": (check(lik.Poisson(), [[0, 1]], 1), "Poisson() needs 2 network outputs"),
+    "dispersion": (lambda: lik.NegativeBinomial(0.0), "NegativeBinomial: `dispersion`"),
+    "zeros among prices": (check(lik.LogNormal(), [1.0, 0.0], 1), "LogNormal needs positive targets, got 0: for zeros"),
+    "negative prices": (check(lik.Gamma(), [1.0, -2.0], 1), "Gamma needs positive targets, got -2"),
+    "shares at an end": (check(lik.Beta(), [0.0, 0.5], 1), "got 0 to 0.5: move 0 and 1 inwards"),
+    "per cent": (check(lik.Beta(), [3.0, 40.0], 1), "got 3 to 40: divide percentages by 100"),
+    "negative visits": (check(lik.ZeroInflated(), [1.0, -1.0], 2), "ZeroInflated needs counts from 0 up, got -1"),
+    "width of mixtures": (check(lik.MixtureDensity(), [1.0, 2.0], 1), "needs 9 network outputs"),
+    "little dispersion": (lambda: lik.ZeroInflated(1e-9), "dispersion"),
+    "classes missing": (lambda: lik.resolve("ordinal"), "Ordinal: `num_classes` is missing"),
+    "one class": (lambda: lik.Ordinal(1), "Ordinal: `num_classes`"),
     "gaps": (
-        check(Ordinal(3), [0, 2, 4], 1),
+        check(lik.Ordinal(3), [0, 2, 4], 1),
         "Ordinal(num_classes=3) needs labels from 0 to 2 without gaps, the targets have 0, 2, 4",
     ),
-    "labels in columns": (check(Ordinal(3), [[0, 1]], 1), "Ordinal(num_classes=3) needs one label per example"),
-    "label not whole": (check(Ordinal(3), [0.5], 1), "Ordinal(num_classes=3) needs whole-number labels"),
-    "width of ordinal": (check(Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output for"),
+    "labels in columns": (check(lik.Ordinal(3), [[0, 1]], 1), "Ordinal(num_classes=3) needs one label per example"),
+    "label not whole": (check(lik.Ordinal(3), [0.5], 1), "Ordinal(num_classes=3) needs whole-number labels"),
+    "width of ordinal": (check(lik.Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output for"),
     "counts in a fit": (
         lambda: bnn.BNN(bnn.MLP(2, [3], 1), likelihood="poisson", prior=bnn.priors.Normal(1.0)).fit(
             X, X[:, 0] + 0.5, steps=1, seed=0
@@ -457,7 +417,7 @@ def test_replicates_have_priors_of_their_own_for_the_noise():
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
     x = torch.linspace(-1, 1, 8)[:, None]
     models = [
-        bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))
+        bnn.BNN(nn.Linear(1, 1), likelihood=lik.Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))
         for rate in (20.0, 2000.0)
     ]
     method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
@@ -465,9 +425,6 @@ def test_replicates_have_priors_of_their_own_for_the_noise():
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]
     assert scales[0] > 5
     assert scales[1] < 0.2
-
-
-# Fits
 
 
 INPUTS = torch.tensor([[-1.5], [-0.2], [0.0], [0.7], [2.0]], dtype=F64)
@@ -481,8 +438,8 @@ def net(outputs):
 
 
 SETTINGS = {
-    "log_normal": (likelihoods.LogNormal(0.4), 1, PRICES),
-    "gamma": (likelihoods.Gamma(0.4), 1, PRICES),
+    "log_normal": (lik.LogNormal(0.4), 1, PRICES),
+    "gamma": (lik.Gamma(0.4), 1, PRICES),
 }
 
 
@@ -524,7 +481,7 @@ OWN = {
 def test_a_function_to_a_distribution_is_a_likelihood(name, guide):
     """Its log score is the mean over draws of the densities that the function gives for their outputs."""
     function, y, outputs = OWN[name]
-    likelihood = likelihoods.resolve(function)
+    likelihood = lik.resolve(function)
     assert likelihood.num_outputs(y) == outputs
     assert likelihood.integer_targets == (name == "counts")
     model = bnn.BNN(net(outputs), likelihood=function)
@@ -548,7 +505,7 @@ def test_a_function_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be written to a file, since it is no setting"):
         posterior.save(tmp_path / "p")
     with pytest.raises(InputError, match="no distribution for targets of shape"):
-        likelihoods.FromFunction(lambda f: f).num_outputs(PRICES)
+        lik.FromFunction(lambda f: f).num_outputs(PRICES)
 
 
 SHAPES, ALONE = (
@@ -602,9 +559,9 @@ def test_a_likelihood_that_takes_no_draws_or_mixes_rows_is_refused_before_the_fi
 
 
 def test_baselines_learn_a_number_that_was_known_but_leave_poisson_counts():
-    assert likelihoods.LogNormal(0.3).opened() == likelihoods.LogNormal("learned")
-    assert likelihoods.ZeroInflated(0.3).opened() == likelihoods.ZeroInflated("learned")
-    for setting in (likelihoods.ZeroInflated(0), likelihoods.Gamma("heteroscedastic"), likelihoods.Poisson()):
+    assert lik.LogNormal(0.3).opened() == lik.LogNormal("learned")
+    assert lik.ZeroInflated(0.3).opened() == lik.ZeroInflated("learned")
+    for setting in (lik.ZeroInflated(0), lik.Gamma("heteroscedastic"), lik.Poisson()):
         assert setting.opened() == setting
 
 
@@ -619,7 +576,7 @@ class Known(PyroModule):
 
 
 def test_a_module_that_knows_its_information_has_to_inherit():
-    f, inherits = torch.zeros(4, 1), type("Inherits", (Known, likelihoods.LikelihoodModule), {})
+    f, inherits = torch.zeros(4, 1), type("Inherits", (Known, lik.LikelihoodModule), {})
     assert torch.equal(fisher_columns(inherits(), f), torch.ones(1, 4, 1))
     with pytest.raises(InputError, match="Known.fisher_columns is used only of a module that inherits"):
         fisher_columns(Known(), f)

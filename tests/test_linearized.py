@@ -11,6 +11,7 @@ import torch
 from hard_to_batch import hard_to_batch, looped_jacobian
 from helpers import block_covariance
 from pyro.distributions import Normal
+from test_curvature import NETS as OTHERS
 from torch import nn
 from torch.autograd.functional import jacobian
 from torch.distributions import MultivariateNormal
@@ -18,9 +19,7 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides import Laplace
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.posterior import posterior as posterior_module
@@ -31,13 +30,8 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 ERRORS = 4.0
 
 
-@pytest.fixture(autouse=True)
-def _local():
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("local")
 
-
-# Blocks
 
 W, BIAS = torch.Size((3, 2)), torch.Size((3,))
 
@@ -129,11 +123,8 @@ def test_block_is_the_dense_normal(name):
 
 
 def test_a_block_of_an_unknown_site_is_refused():
-    with pytest.raises(InputError, match="which is no latent site of the model"):
+    with pytest.raises(bnn.InputError, match="which is no latent site of the model"):
         make_block(BlockSpec("diag", ("v",)), {"w": W}, torch.ones(1))
-
-
-# The distribution of the outputs
 
 
 def image_net():
@@ -146,36 +137,12 @@ def transposed_net():
     )
 
 
-def norm_net():
-    return nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.head(self.cell(x)[0][:, -1])
-
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(self.layer(x).mean(1))
-
-
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (2,)),
     "images": (image_net, (1, 4, 4)),
     "transposed": (transposed_net, (2, 2, 1)),
-    "layer norm": (norm_net, (2,)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3)), None),
-    "lstm": (Recurrent, (3, 2)),
-    "transformer": (Encoder, (3, 4)),
+    **{name: (OTHERS[name][0], OTHERS[name][1][1:]) for name in ("layer norm", "lstm", "transformer")},
 }
 NUM = 12
 
@@ -310,9 +277,10 @@ def made_by_outputs(monkeypatch):
     return made
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
-@pytest.mark.parametrize("num_draws", [40, 6])
 @pytest.mark.parametrize(("name", "structure"), BY_OUTPUTS)
+@pytest.mark.parametrize("num_draws", [40, 6])
 def test_draws_of_the_outputs_are_those_of_the_same_draws_of_the_weights(name, structure, num_draws, monkeypatch):
     """Of 36 outputs, fewer than 40 draws and more than 6."""
     posterior, _, x = posterior_of(name, **(SETTINGS | LAST)[structure])
@@ -325,6 +293,7 @@ def test_draws_of_the_outputs_are_those_of_the_same_draws_of_the_weights(name, s
     assert made == [num_draws == 40 or (not is_slow and (name != "lstm" or "last" in structure))]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize(("name", "structure"), BY_OUTPUTS)
 def test_outputs_that_are_drawn_without_weights_have_their_joint_covariance(name, structure, monkeypatch):
@@ -442,9 +411,6 @@ def test_many_inputs_are_the_same_in_parts(monkeypatch):
     torch.testing.assert_close(functional(posterior, x.repeat(3, 1)).covariance[30:], whole.covariance, **EXACT)
 
 
-# Links
-
-
 def law(mean, covariance):
     return FunctionalNormal(torch.tensor(mean, dtype=F64), torch.tensor(covariance, dtype=F64))
 
@@ -512,9 +478,9 @@ def test_a_single_output_has_two_classes(link):
 
 
 def test_links_refuse():
-    with pytest.raises(InputError, match="`link` must be one of probit, laplace_bridge, mc"):
+    with pytest.raises(bnn.InputError, match="`link` must be one of probit, laplace_bridge, mc"):
         THREE.class_probs("softmax")
-    with pytest.raises(InputError, match="The Laplace bridge needs one output per class"):
+    with pytest.raises(bnn.InputError, match="The Laplace bridge needs one output per class"):
         law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge")
 
 
@@ -523,7 +489,7 @@ def test_only_laplace_guides_have_a_law_of_the_outputs():
     posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
         x, x[:, 0], seed=0, steps=2, progress=False, device="cpu"
     )
-    with pytest.raises(InputError, match="has a closed form for Laplace guides alone"):
+    with pytest.raises(bnn.InputError, match="has a closed form for Laplace guides alone"):
         functional(posterior, x)
     linear = posterior.predict(x, num_draws=5, linearized=True).distribution.loc
     assert not torch.allclose(linear, posterior.predict(x, num_draws=5).distribution.loc)
@@ -535,5 +501,5 @@ def test_linearised_prediction_at_the_mean_is_one_pass_and_refuses_draws_that_la
     torch.testing.assert_close(found, functional(posterior, x).mean, **EXACT)
     draws = posterior.draw(2)
     del draws["0.bias"]
-    with pytest.raises(InputError, match="must hold every site"):
+    with pytest.raises(bnn.InputError, match="must hold every site"):
         posterior.predict(x, draws=draws)

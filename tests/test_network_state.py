@@ -37,22 +37,20 @@ def keeps_positions(net, x, f):
         net.kept = torch.arange(x.shape[1])
 
 
-METHODS = {
-    "eager": lambda model, data: model.fit(data, steps=3, seed=0, engine="eager", progress=False),
-    "captured": lambda model, data: model.fit(data, steps=3, seed=0, engine="captured", progress=False),
+def run(method, engine="auto"):
+    return lambda model, data: bnn.fit(model, data, method, seed=0, engine=engine, progress=False)
+
+
+WAYS = {
+    "eager": run(bnn.SVI(steps=3), "eager"),
+    "captured": run(bnn.SVI(steps=3), "captured"),
+    "laplace": run(bnn.SVI(Laplace(curvature="hessian", structure="full"), steps=3)),
+    "nuts": run(bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2)),
+    "sgld": run(bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5)),
+    "around": lambda model, data: Laplace().around(model, data, progress=False),
     "replicates": lambda model, data: bnn.fit_replicates(
         model, data, bnn.SVI(steps=3), seed=0, replicates=2, progress=False
     )[0],
-    "laplace": lambda model, data: model.fit(
-        data, guide=Laplace(curvature="hessian", structure="full"), steps=3, seed=0, progress=False
-    ),
-    "around": lambda model, data: Laplace().around(model, data, progress=False),
-    "nuts": lambda model, data: bnn.fit(
-        model, data, bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2), seed=0, progress=False
-    ),
-    "sgld": lambda model, data: bnn.fit(
-        model, data, bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5), seed=0, progress=False
-    ),
 }
 SLOW = ([], [pytest.mark.slow])
 pytestmark = [
@@ -70,7 +68,7 @@ def model_of(net):
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=SLOW[how == "captured"]) for how in METHODS])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=SLOW[how == "captured"]) for how in WAYS])
 @pytest.mark.parametrize(
     "net",
     [
@@ -82,7 +80,7 @@ def model_of(net):
     ids=["in training", "a table", "not a number", "a mask"],
 )
 def test_other_buffers_stay(net, how, tmp_path):
-    posterior = METHODS[how](model_of(net()), bnn.Data(X, Y))
+    posterior = WAYS[how](model_of(net()), bnn.Data(X, Y))
     before = posterior.predict(X, num_draws=4).draw_means
     assert torch.equal(posterior.predict(X, num_draws=4).draw_means, before)
     loaded = bnn.load(posterior.save(tmp_path / "p"), net=net())

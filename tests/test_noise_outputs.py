@@ -53,24 +53,7 @@ def test_noise_that_is_held_has_its_scale_in_all_rows():
     assert torch.equal(varying.free(f.new_ones(39)), f.new_ones(39))
 
 
-def curve(num, seed, *, grows=True):
-    """Return x, y, the true mean and noise, which is 0.2 to 2.2 along an input, or 1."""
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(size=(num, 2)) * [10, 1]
-    mean, noise = 5 * np.sin(x[:, 0]) + 3 * x[:, 1], 0.2 + 0.2 * x[:, 0] if grows else np.ones(num)
-    return x, mean + noise * rng.normal(size=num), mean, noise
-
-
-def fitted(x, y, likelihood, **settings):
-    model = bnn.BNN(
-        bnn.MLP(2, [20], likelihood.num_outputs(torch.tensor(y)), activation="silu", dtype="float64"),
-        prior=bnn.priors.Normal("fan_in"),
-        likelihood=likelihood,
-    )
-    method = bnn.EvidenceFramework(**settings)
-    return bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False)
-
-
+@pytest.mark.slow
 def test_noise_that_stays_alike_is_tuned_as_one_number_is(monkeypatch):
     """In a linear model both have one mode, and one fixed point of the scales."""
     judge, modes = TunedMode.judge, []
@@ -100,14 +83,3 @@ def test_noise_is_held_by_the_last_layer_alone(last):
     moved = {name for name, value in weights.items() if not torch.equal(value, torch.ones_like(value))}
     assert (noise.is_held, moved) == (len(last) > 1, {*last} if len(last) > 1 else set())
     assert noise.belongs.nonzero().flatten().tolist() == [10, 11, *([13] if len(last) > 1 else [])]
-
-
-@pytest.mark.slow
-def test_noise_that_may_vary_and_does_not_costs_little():
-    """A function of the noise has a handful of weights that 150 rows determine, of half a nat to one each."""
-    x, y, _, _ = curve(1150, 1, grows=False)
-    scores = []
-    for likelihood in (bnn.likelihoods.Gaussian(), VARYING):
-        prediction = fitted(x[:150], y[:150], likelihood).predict(x[150:])
-        scores.append(float(prediction.log_prob(torch.tensor(y[150:])).mean()))
-    assert scores[1] > scores[0] - 0.08

@@ -49,9 +49,6 @@ def normal(value, scale, loc=0.0):
     return stats.norm(loc, scale).logpdf(value).sum()
 
 
-# Densities
-
-
 INDEPENDENT = {
     "student": (priors.StudentT(3.5, 0.7), lambda fan_in: stats.t(3.5, scale=0.7)),
     "student by fan-in": (priors.StudentT(4.0, "fan_in"), lambda fan_in: stats.t(4.0, scale=fan_in**-0.5)),
@@ -78,73 +75,62 @@ def test_density_of_independent_weights(prior, law):
         assert log_density == pytest.approx(law(fan_in).logpdf(value).sum(), rel=1e-10)
 
 
-SCALES = {
+KINDS = {
     "half_cauchy": lambda scale: stats.halfcauchy(scale=scale),
     "half_normal": lambda scale: stats.halfnorm(scale=scale),
     "gamma": lambda scale: stats.gamma(2, scale=scale / 2),
     "log_normal": lambda scale: stats.lognorm(0.5, scale=scale),
 }
+ONE, ROW, ENTRIES = (lambda shape: ()), (lambda shape: shape[1:]), (lambda shape: shape)
 
 
-@pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize(("scale", "width"), [(0.6, lambda fan_in: 0.6), ("fan_in", lambda fan_in: fan_in**-0.5)])
-def test_density_of_hierarchical_weights(kind, scale, width):
-    found = log_densities(priors.Hierarchical(kind, scale))
-    for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
-        value, log_density = found[name]
-        tau, log_density_of_tau = found[f"prior.{name}.scale"]
-        fan_in = value.shape[1] if value.ndim > 1 else 1
-        assert tau.shape == ()
-        assert log_density_of_tau == pytest.approx(SCALES[kind](width(fan_in)).logpdf(tau), rel=1e-10)
-        assert log_density == pytest.approx(normal(value, tau), rel=1e-10)
+def regularized(tau, lam, c2):
+    return tau * (c2 * lam**2 / (c2 + tau**2 * lam**2)).sqrt()
 
 
-@pytest.mark.parametrize("kind", SCALES)
-def test_density_under_relevance_determination(kind):
-    found = log_densities(priors.ARD(kind, 0.6))
-    for name in ("0.weight", "2.weight"):
-        value, log_density = found[name]
-        tau, log_density_of_tau = found[f"prior.{name}.scale"]
-        assert tau.shape == (value.shape[1],)
-        assert log_density_of_tau == pytest.approx(SCALES[kind](0.6).logpdf(tau).sum(), rel=1e-10)
-        assert log_density == pytest.approx(normal(value, tau[None]), rel=1e-10)
-    assert_plain_biases(found)
+def latents():
+    """Priors by name, and shape and law, by fan-in, of each latent of a weight; biases have some in a hierarchy."""
+    cauchy = {fan_in: stats.halfcauchy(scale=fan_in**-0.5) for fan_in in (3, 4)}
+    slab = stats.invgamma(1.5, scale=1.5 * 1.5**2)
+    for kind, law in KINDS.items():
+        by_fan_in = {fan_in: law(fan_in**-0.5) for fan_in in (1, 3, 4)}
+        yield f"hierarchical, {kind}", priors.Hierarchical(kind, 0.6), {"scale": (ONE, law(0.6))}
+        yield f"hierarchical by fan-in, {kind}", priors.Hierarchical(kind, "fan_in"), {"scale": (ONE, by_fan_in)}
+        yield f"relevance, {kind}", priors.ARD(kind, 0.6), {"scale": (ROW, law(0.6))}
+    for local, shape in (("unit", ROW), ("weight", ENTRIES)):
+        scales = {"global_scale": (ONE, stats.halfcauchy(scale=0.2)), "local_scale": (shape, stats.halfcauchy())}
+        yield f"horseshoe, {local}", priors.Horseshoe(0.2, local), scales
+        scales = scales | {"global_scale": (ONE, cauchy), "slab_variance": (ONE, slab)}
+        yield f"regularized, {local}", priors.RegularizedHorseshoe("fan_in", 1.5, 3.0, local), scales
 
 
-def assert_plain_biases(found):
-    for name in ("0.bias", "2.bias"):
-        value, log_density = found[name]
-        assert log_density == pytest.approx(normal(value, 1.0), rel=1e-10)
-        assert not [other for other in found if other.startswith(f"prior.{name}")]
+LATENTS = {name: parts for name, *parts in latents()}
+SCALES = {1: lambda scale: scale, 2: lambda tau, lam: tau * lam, 3: regularized}
+"""The scale of the weights given so many latents."""
 
 
-@pytest.mark.parametrize("local", ["unit", "weight"])
-def test_density_of_the_horseshoe(local):
-    found = log_densities(priors.Horseshoe(0.2, local))
-    for name in ("0.weight", "2.weight"):
-        value, log_density = found[name]
-        (tau, of_tau), (lam, of_lambda) = (found[f"prior.{name}.{scale}_scale"] for scale in ("global", "local"))
-        assert tau.shape == ()
-        assert lam.shape == (value.shape if local == "weight" else value.shape[1:])
-        assert of_tau == pytest.approx(stats.halfcauchy(scale=0.2).logpdf(tau), rel=1e-10)
-        assert of_lambda == pytest.approx(stats.halfcauchy().logpdf(lam).sum(), rel=1e-10)
-        assert log_density == pytest.approx(normal(value, tau * lam), rel=1e-10)
-    assert_plain_biases(found)
-
-
-@pytest.mark.parametrize("local", ["unit", "weight"])
-def test_density_of_the_regularized_horseshoe(local):
-    found = log_densities(priors.RegularizedHorseshoe("fan_in", slab_scale=1.5, slab_df=3.0, local=local))
-    for name in ("0.weight", "2.weight"):
-        value, log_density = found[name]
-        sites = ("global_scale", "local_scale", "slab_variance")
-        (tau, of_tau), (lam, of_lambda), (c2, of_c2) = (found[f"prior.{name}.{site}"] for site in sites)
-        assert of_tau == pytest.approx(stats.halfcauchy(scale=value.shape[1] ** -0.5).logpdf(tau), rel=1e-10)
-        assert of_lambda == pytest.approx(stats.halfcauchy().logpdf(lam).sum(), rel=1e-10)
-        assert of_c2 == pytest.approx(stats.invgamma(1.5, scale=1.5 * 1.5**2).logpdf(c2), rel=1e-10)
-        regularized = (c2 * lam**2 / (c2 + tau**2 * lam**2)).sqrt()
-        assert log_density == pytest.approx(normal(value, tau * regularized), rel=1e-9)
-    assert_plain_biases(found)
+@pytest.mark.parametrize("name", LATENTS)
+def test_density_of_weights_with_latent_scales(name):
+    prior, sites = LATENTS[name]
+    found = log_densities(prior)
+    for weight in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        value, log_density = found[weight]
+        added = {site for site in found if site.startswith(f"prior.{weight}.")}
+        if "bias" in weight and "hierarchical" not in name:
+            assert not added
+            assert log_density == pytest.approx(normal(value, 1.0), rel=1e-10)
+            continue
+        assert added == {f"prior.{weight}.{site}" for site in sites}
+        drawn = []
+        for site, (shape, law) in sites.items():
+            latent, of_latent = found[f"prior.{weight}.{site}"]
+            law = law[value.shape[1] if value.ndim > 1 else 1] if isinstance(law, dict) else law  # noqa: PLW2901
+            assert latent.shape == shape(value.shape)
+            assert of_latent == pytest.approx(law.logpdf(latent).sum(), rel=1e-10)
+            drawn.append(latent)
+        assert log_density == pytest.approx(
+            normal(value, SCALES[len(drawn)](*drawn)), rel=1e-9 if len(drawn) == 3 else 1e-10
+        )
 
 
 def test_a_convolution_has_a_scale_for_each_input_channel():
@@ -184,9 +170,6 @@ def test_each_fit_takes_the_weights_that_were_given():
         with local_parameters():
             law = posterior.bnn.prior(name, posterior.bnn.net.get_buffer(name))
         assert torch.equal(law.mean, trained.detach())
-
-
-# KL without draws
 
 
 GRID = [(loc, scale) for loc in (0.0, 0.3, -2.0) for scale in (0.01, 0.2, 1.0)]
@@ -281,9 +264,6 @@ def test_replicates_have_numbers_of_their_own(monkeypatch):
     together.step.noise.draw = lambda num_steps: None
     torch.testing.assert_close(checks._run(together), terms)
     assert float((terms[:, 0, 1] - terms[:, 1, 1]).abs().min()) > 1
-
-
-# Distributions and functions
 
 
 def scaled_normal(name, value):

@@ -92,9 +92,6 @@ def test_the_package_imports_and_fits_without(tmp_path):
     assert "has no torch." in captured
 
 
-# What vmap does not take
-
-
 def mapped(function):
     return torch.func.vmap(function), lambda x: torch.stack([function(row) for row in x])
 

@@ -73,13 +73,6 @@ def test_a_record_serves_another_start_and_leaves_the_first_as_it_is():
     torch.testing.assert_close(other.weights, expected, rtol=0, atol=0)
 
 
-def test_what_branches_on_values_is_not_recorded():
-    place = {"w": torch.ones(3)}
-    assert (
-        recorded_slope(lambda values: values["w"].sum() if values["w"].sum() > 0 else values["w"].prod(), place) is None
-    )
-
-
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (3, 1), (1, 1, 2), (2, 1, 1)])
 @pytest.mark.parametrize("order", [1, -1])
 def test_parts_of_one_vector_are_told_apart_even_those_of_one_number(sizes, order):

@@ -8,24 +8,10 @@ import time
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils import data as of_torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.data.given import as_data
 from pyrobnn.inference.data import make_source
 
@@ -92,16 +78,6 @@ def test_a_dataset_that_fails_ends_the_fit_with_its_own_error():
     assert_no_worker_is_left()
 
 
-def test_data_come_in_parts():
-    data = bnn.Data(X, Y, standardize=True, feature_names=["a", "b"])
-    parts = list(data.parts(8))
-    assert [len(part) for part in parts] == [8, 8, 8, 6]
-    assert torch.equal(torch.cat([part.x for part in parts]), X)
-    assert parts[0].feature_names == ("a", "b")
-
-
-# What an epoch of a loader adds up to
-
 NUM = 100
 ROWS = TensorDataset(torch.arange(float(NUM))[:, None], torch.zeros(NUM))
 """Examples whose input is their number."""
@@ -147,11 +123,11 @@ class Endless(Sampler):
 
 
 def repeated(rows):
-    return [values.repeat_interleave(2, 0) for values in default_collate(rows)]
+    return [values.repeat_interleave(2, 0) for values in of_torch.default_collate(rows)]
 
 
 def thinned(rows):
-    return default_collate([row for row in rows if int(row[0]) % 7])
+    return of_torch.default_collate([row for row in rows if int(row[0]) % 7])
 
 
 def by_sampler(sampler, size=8):
@@ -159,7 +135,7 @@ def by_sampler(sampler, size=8):
 
 
 def in_batches(sampler, size=30):
-    return DataLoader(ROWS, batch_sampler=BatchSampler(sampler, size, drop_last=False))
+    return DataLoader(ROWS, batch_sampler=of_torch.BatchSampler(sampler, size, drop_last=False))
 
 
 def shares(data, num_batches):
@@ -180,12 +156,14 @@ EACH_ONCE = {
     "a last batch of one": (lambda: DataLoader(ROWS, 33, shuffle=True), 4, NUM),
     "one batch": (lambda: DataLoader(ROWS, 1000), 1, NUM),
     "workers": (lambda: DataLoader(ROWS, 30, num_workers=2), 4, NUM),
-    "batches of a subset": (lambda: in_batches(SequentialSampler(range(50))), 2, 50),
-    "random batches of a subset": (lambda: in_batches(SubsetRandomSampler(range(50))), 2, 50),
+    "batches of a subset": (lambda: in_batches(of_torch.SequentialSampler(range(50))), 2, 50),
+    "random batches of a subset": (lambda: in_batches(of_torch.SubsetRandomSampler(range(50))), 2, 50),
     "a subset": (lambda: DataLoader(Subset(ROWS, range(20)), 6), 4, 20),
-    "a share of the data": (lambda: by_sampler(DistributedSampler(ROWS, 4, 1)), 4, 25),
+    "a share of the data": (lambda: by_sampler(of_torch.DistributedSampler(ROWS, 4, 1)), 4, 25),
     "rows in groups": (
-        lambda: DataLoader(ROWS, sampler=BatchSampler(SequentialSampler(ROWS), 30, drop_last=False), batch_size=None),
+        lambda: DataLoader(
+            ROWS, sampler=of_torch.BatchSampler(of_torch.SequentialSampler(ROWS), 30, drop_last=False), batch_size=None
+        ),
         4,
         NUM,
     ),
@@ -205,7 +183,7 @@ def test_the_batches_of_an_epoch_count_each_example_once(kind):
 
 
 def few(**options):
-    return lambda: by_sampler(RandomSampler(ROWS, **options))
+    return lambda: by_sampler(of_torch.RandomSampler(ROWS, **options))
 
 
 AT_RANDOM = {
@@ -213,7 +191,7 @@ AT_RANDOM = {
     "with replacement": (few(replacement=True), 13, NUM, NUM),
     "more than all": (few(num_samples=130), 17, 130, NUM),
     "the last dropped": (lambda: DataLoader(ROWS, 30, shuffle=True, drop_last=True), 3, 90, NUM),
-    "by weight": (lambda: by_sampler(WeightedRandomSampler([1.0] * 50 + [0.0] * 50, 30)), 4, 30, 50),
+    "by weight": (lambda: by_sampler(of_torch.WeightedRandomSampler([1.0] * 50 + [0.0] * 50, 30)), 4, 30, 50),
     "the number is told": (lambda: bnn.Loader(by_sampler(Some()), num_data=NUM), 5, 40, NUM),
 }
 
@@ -291,29 +269,3 @@ def test_a_short_last_batch_moves_no_posterior_mean(engine):
     method = bnn.SVI(guide="map", steps=200, lr=0.02, schedule="cosine_annealing_lr")
     posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", engine=engine, progress=False)
     assert float(posterior.mean()["weight"]) == pytest.approx(10 / 101, abs=0.01)
-
-
-def test_a_laplace_mode_of_a_loader_is_that_of_the_data_in_memory():
-    """A last batch of one row, which counted for all rows before."""
-    x = torch.linspace(-1, 1, 31)[:, None]
-    y = x[:, 0] + torch.randn(31, generator=torch.Generator().manual_seed(0))
-    loader = DataLoader(TensorDataset(x, y), 30)
-    method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=400, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
-    precision = float(1 + x.square().sum())
-    assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.1 * precision**-0.5)
-    assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(precision**-0.5, rel=0.03)
-
-
-def test_the_sizes_of_an_epoch_are_part_of_a_place():
-    def batches(mean_rows):
-        return LoaderBatches(DataLoader(TensorDataset(X[:7], Y[:7]), 3), lambda x, y: (x, y), mean_rows)
-
-    first, again = batches(3.0), batches(1.0)
-    for _ in range(5):
-        next(first)
-    again.restore(first.state())
-    for _ in range(5):
-        (x, _, expected), (_, _, weights) = next(first), next(again)
-        assert torch.equal(weights, expected)
-        assert float(weights[0]) == pytest.approx(len(x) / (7 / 3))

@@ -23,7 +23,6 @@ from pyrobnn.distributions import spike
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.priors.scale_mixture import tabulate
-from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64
 MIXTURES = {
@@ -94,19 +93,6 @@ def test_the_table_agrees_with_adaptive_quadrature(m, s):
     assert float(found) == pytest.approx(exact, abs=1e-6)
 
 
-def test_the_gradient_is_that_of_the_interpolant():
-    """Central differences, away from the edges of cells, where the second derivative jumps."""
-    one = mixture((0.5, 1.0, 0.01))
-    a, b = one._slab_and_odds()[2:]
-    table, (loc, scale) = one.tabulated(), places(a, b, 400)
-    found = lambda loc, scale: spike.interpolate(table, a, b, loc, scale)  # noqa: E731
-    _, by_loc, by_scale = with_gradients(found, loc, scale)
-    for change, gradient in ((torch.tensor([1.0, 0.0]), by_loc), (torch.tensor([0.0, 1.0]), by_scale)):
-        step = 1e-6 * 0.01 * change
-        slopes = (found(loc + step[0], scale + step[1]) - found(loc - step[0], scale - step[1])) / (2e-6 * 0.01)
-        torch.testing.assert_close(slopes, gradient, rtol=1e-4, atol=2e-3)
-
-
 def test_places_beyond_the_grid_and_no_places_at_all():
     table, one = spike.table(3.0).float(), torch.ones(())
     loc = torch.tensor([0.0, 1e18, 5.0, math.nan, 0.0, 1.0])
@@ -155,15 +141,3 @@ def test_learned_mixtures_and_saved_states_have_no_table():
         tabulate(one)
     assert learned.prior.table is None
     assert "prior.table" not in fixed.state_dict()
-
-
-@pytest.mark.slow
-def test_replicates_with_other_mixtures_are_captured_together():
-    """Table for table: numbers of the prior that differ leave one graph."""
-    models = [model(priors.ScaleMixture(pi, 1.0, sigma)) for pi, sigma in ((0.3, 0.05), (0.5, 0.01))]
-    data = bnn.Data(torch.randn(20, 2), torch.randn(20))
-    method = bnn.SVI(steps=20, kl="quadrature")
-    found = bnn.fit_replicates(models, data, method, seed=0, engine="captured", progress=False)
-    assert found[0].history.engine.used == "captured"
-    for one in models:
-        require_capturable(one, data, kl="quadrature")

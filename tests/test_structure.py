@@ -191,8 +191,6 @@ def test_what_is_not_needed_is_not_imported(name):
     assert done.stdout.strip() == "[]"
 
 
-# Tools
-
 PLACES = ["pyrobnn", "tests", "notebooks"]
 """What is formatted; the Python of the README is laid out by hand."""
 COMMANDS = {

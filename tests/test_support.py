@@ -47,16 +47,30 @@ BOUNDED = {
         [stats.pareto(3.0), stats.pareto(1.7)],
     ),
 }
+COUNTS = [-1, 0, 1, 3, 4, 50]
+WITHOUT_CDF = {
+    "beta": (dist.Beta(FIRST, SECOND), [stats.beta(a, b) for a, b in PAIRS]),
+    "poisson": (dist.Poisson(FIRST), [stats.poisson(rate) for rate, _ in PAIRS]),
+    "geometric": (dist.Geometric(FIRST / 2), [stats.geom(rate / 2, loc=-1) for rate, _ in PAIRS]),
+    "binomial": (dist.Binomial(3.0, FIRST / 2), [stats.binom(3, rate / 2) for rate, _ in PAIRS]),
+}
 NUMBERS = [-1e6, -3.0, -1.0, 0.25, 0.7, 0.99, 1.0, 1.4, 2.2, 2.9, 3.5, 12.0]
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", [*BOUNDED, *WITHOUT_CDF])
 def test_scores_are_those_of_scipy_inside_and_outside_of_the_support(name):
-    distribution, frozen = BOUNDED[name]
-    prediction = Prediction(distribution.expand((2, len(NUMBERS))))
+    distribution, frozen = (BOUNDED | WITHOUT_CDF)[name]
+    is_count = hasattr(frozen[0].dist, "pmf")
+    numbers = COUNTS[1:] if is_count else NUMBERS
+    prediction = Prediction(distribution.expand((2, len(numbers))))
     with np.errstate(divide="ignore", over="ignore"):
-        expected = np.log(np.mean([each.pdf(NUMBERS) for each in frozen], 0))
-    np.testing.assert_allclose(prediction.log_prob(NUMBERS).numpy(), expected, rtol=1e-9)
+        expected = np.log(np.mean([(each.pmf if is_count else each.pdf)(numbers) for each in frozen], 0))
+    np.testing.assert_allclose(prediction.log_prob(numbers).numpy(), expected, rtol=1e-9)
+    if name in WITHOUT_CDF:
+        if is_count:
+            with pytest.raises(InputError, match="needs counts from 0 up, got -1"):
+                prediction.log_prob(COUNTS[:-1])
+        return
     assert (prediction.log_prob(NUMBERS)[:2] == -math.inf).all() or name == "gumbel"
     with np.errstate(over="ignore"):
         cdf = np.mean([each.cdf(NUMBERS) for each in frozen], 0)
@@ -94,26 +108,6 @@ def test_a_negative_target_of_positive_predictions_is_scored():
     assert np.isfinite(others).all()
     table = compare_scores(prediction, prediction, [-1.0, 0.5, 1.0, 2.0, 3.0])
     assert table.loc["crps", "difference"] == 0
-
-
-WITHOUT_CDF = {
-    "beta": (dist.Beta(FIRST, SECOND), [stats.beta(a, b) for a, b in PAIRS], [-1.0, 0.2, 0.9, 1.5, 7.0]),
-    "poisson": (dist.Poisson(FIRST), [stats.poisson(rate) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
-    "geometric": (dist.Geometric(FIRST / 2), [stats.geom(rate / 2, loc=-1) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
-    "binomial": (dist.Binomial(3.0, FIRST / 2), [stats.binom(3, rate / 2) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
-}
-
-
-@pytest.mark.parametrize("name", WITHOUT_CDF)
-def test_log_scores_without_a_distribution_function_are_those_of_scipy(name):
-    distribution, frozen, y = WITHOUT_CDF[name]
-    prediction = Prediction(distribution.expand((2, 5)))
-    with np.errstate(divide="ignore"):
-        expected = np.log(np.mean([(each.pdf if name == "beta" else each.pmf)(y) for each in frozen], 0))
-    np.testing.assert_allclose(prediction.log_prob(y).numpy(), expected, rtol=1e-9)
-    if name != "beta":
-        with pytest.raises(InputError, match="needs counts from 0 up, got -1"):
-            prediction.log_prob([-1] * 5)
 
 
 class Steps(dist.TorchDistribution):
@@ -195,6 +189,6 @@ def test_a_component_that_is_far_off_does_not_blur_the_median(far):
 
 
 def test_quantiles_far_in_the_tail_have_digits_in_single_precision():
-    prediction = Prediction(dist.Normal(torch.zeros(2, 1), 1.0))
     levels = [1e-9, 1e-5, 1 - 1e-9]
-    np.testing.assert_allclose(prediction.quantile(levels)[:, 0].numpy(), stats.norm.ppf(levels), rtol=1e-6)
+    found = Prediction(dist.Normal(torch.zeros(2, 1), 1.0)).quantile(levels)[:, 0]
+    np.testing.assert_allclose(found.numpy(), stats.norm.ppf(levels), rtol=1e-6)

@@ -152,9 +152,6 @@ def test_estimators_follow_the_targets(weights):
         np.testing.assert_allclose(there, here, atol=tolerance)
 
 
-# the scaler
-
-
 @pytest.mark.parametrize("size", [1e-300, 1e-200, 1.0, 1e200, 1e300])
 def test_numbers_of_any_size_are_standardised(size):
     values = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
@@ -171,7 +168,7 @@ def _in_parts(values):
     return moments.scaler()
 
 
-def test_mean_and_deviation_have_all_their_digits_far_from_zero():
+def test_mean_and_deviation_have_all_their_digits_far_from_zero_also_with_weights():
     """Against sums of fractions, which are exact; np.longdouble holds y + c without rounding."""
     values = torch.randn(1000, generator=torch.Generator().manual_seed(2), dtype=F64) * 1e-3 + 1e9
     exact = values.numpy().astype(np.longdouble)
@@ -180,22 +177,16 @@ def test_mean_and_deviation_have_all_their_digits_far_from_zero():
     for scaler, digits in ((Scaler.fit(values), 1e-10), (_in_parts(values), 1e-3)):
         assert float(scaler.loc) == pytest.approx(float(mean), abs=2 * np.spacing(1e9))
         assert float(scaler.scale) == pytest.approx(float(deviation), rel=digits)
-
-
-def test_weights_count_rows_as_often():
-    values = torch.randn(20, 2, generator=torch.Generator().manual_seed(3), dtype=F64) + 1e6
-    times = torch.arange(20) % 3 + 1
+    times = torch.arange(1000) % 3 + 1
     weighted, repeated = Scaler.fit(values, times.double()), Scaler.fit(values.repeat_interleave(times, 0))
     torch.testing.assert_close(weighted.loc, repeated.loc, rtol=1e-15, atol=0)
     torch.testing.assert_close(weighted.scale, repeated.scale, rtol=1e-9, atol=0)
+    constant = torch.tensor([[0.1, 0.0, row] for row in range(30)], dtype=F64)
+    constant[::2, 0] = 0.3 - 0.2  # the same but for rounding
+    assert Scaler.fit(constant).scale.tolist()[:2] == [1.0, 1.0]  # only centred
 
 
-def test_constant_columns_are_only_centred():
-    values = torch.tensor([[0.1, 0.0, row] for row in range(30)], dtype=F64)
-    values[::2, 0] = 0.3 - 0.2  # the same but for rounding
-    assert Scaler.fit(values).scale.tolist()[:2] == [1.0, 1.0]
-
-
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("num_rows", [1, 2, 30])
 def test_constant_targets_are_predicted_in_their_unit(num_rows):
     """Whatever the unit is, the share of the target by which a prediction is uncertain is the same."""
@@ -208,20 +199,6 @@ def test_constant_targets_are_predicted_in_their_unit(num_rows):
             fitted = bnn.fit(model, data, bnn.EvidenceFramework(starts=1), seed=0, progress=False)
         stds.append(fitted.predict(X[:5]).std / size)
     torch.testing.assert_close(stds[0], stds[1], rtol=1e-5, atol=0)
-
-
-def test_inputs_of_any_size_are_learned_from():
-    fits = []
-    for size in (1.0, 2.0**660):
-        examples = bnn.Data(X * size, Y, standardize=True)
-        model = bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0))
-        posterior = bnn.fit(model, examples, bnn.SVI(steps=30, lr=0.03), seed=0, engine="eager", progress=False)
-        fits.append(posterior.predict(X * size, num_draws=20).mean)
-    assert torch.equal(*fits)
-    assert float(fits[0].std()) > 0.1
-
-
-# what cannot be kept is refused
 
 
 def test_targets_that_the_network_cannot_tell_apart_are_refused():

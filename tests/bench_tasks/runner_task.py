@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -14,7 +13,6 @@ class Settings(BaseModel):
     entry: str
     number: int
     log: str
-    sleep: float = 0.0
     dies: int | None = None
     dies_always: int | None = None
     fails: int | None = None
@@ -32,7 +30,6 @@ def datasets(settings):
 
 
 def run(settings, keep):
-    time.sleep(settings.sleep)
     if settings.dies == settings.number and _first_time(settings):
         os.kill(os.getpid(), signal.SIGKILL)
     if settings.dies_always == settings.number:
