@@ -208,7 +208,7 @@ class BNN(PyroModule):
             self._known_outputs = None
 
     def perturbed_outputs(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
-        """Return the outputs (B, outputs), each example with the noise that is attached to the values, in any mode."""
+        """Return the outputs (B, outputs), each example with the noise attached to the values, in any mode."""
         tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
         weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
         with PerExample(weights, len(x), time_first=self._time_first):
@@ -237,12 +237,11 @@ class BNN(PyroModule):
         if is_real:
             f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if f.ndim == 1 else f)
         if not (is_real and f.ndim == 2 and (torch.compiler.is_compiling() or len(f) == len(x))):
-            raise InputError(
-                "The network must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`, "
-                f"for a single row too; {shape_of(x)} became {given}. Return the outputs alone, by .squeeze(-1) or "
-                ".flatten(1). For labels of pixels or tokens take the likelihood DenseCategorical.",
-                page=_PAGE,
+            text = "The network must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`,"
+            remedy = (
+                "Return the outputs alone, by .squeeze(-1) or .flatten(1); for pixels or tokens take DenseCategorical"
             )
+            raise InputError(f"{text} for a single row too; {shape_of(x)} became {given}. {remedy}.", page=_PAGE)
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
         return f.to(dtype) if f.is_floating_point() else f
 
@@ -310,9 +309,6 @@ class BNN(PyroModule):
             num_draws: number of draws S.
             seed: seed of the draws.
 
-        Raises:
-            InputError: inputs that are not numeric, not finite, or that the network does not take.
-
         Examples:
             >>> prediction = bnn.BNN(bnn.MLP(1, [20], 1)).sample_prior_predictive([[0.0], [3.0]], seed=0)
             >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
@@ -326,8 +322,7 @@ class BNN(PyroModule):
         """Return an independent copy with some parts replaced, of the same units and the same start.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
-            >>> model.with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
+            >>> bnn.BNN(bnn.MLP(1, [20], 1)).with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
             Normal(scale=0.5, loc=0.0)
         """
         return self.fresh(parts)

@@ -107,9 +107,7 @@ def _plain(name: str) -> str:
 
 
 _OPTIMIZERS = _classes(torch.optim, TorchOptimizer, excluded=("LBFGS", "Muon"))
-_SCHEDULES = _classes(
-    lr_scheduler, LRScheduler, excluded=("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "Optimizer")
-)
+_SCHEDULES = _classes(lr_scheduler, LRScheduler, excluded=("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"))
 
 
 def _lookup(classes: dict[str, type], name: str, kind: str) -> type:

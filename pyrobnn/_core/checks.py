@@ -143,11 +143,11 @@ def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None)
 
 def wrong_shape(got: tuple[int, ...] | str, row: tuple[int, ...] | None, name: str = "x") -> str:
     """Say that inputs of this shape are no rows, and what to do; `row` is the shape of one, where it is known."""
+    is_sequence = len(got) > 2 and len(got) - 1 == len(row or ())
     hints = {
         f"for one feature pass {name}[:, None]": row is None or (row == (1,) and got != row and len(got) == 1),
         f"for one row pass {name}[None]": row is None or got == row,
-        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of other lengths later": len(got) > 2
-        and len(got) - 1 == len(row or ()),
+        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of other lengths later": is_sequence,
     }
     hint = ", ".join(words for words, is_so in hints.items() if is_so)
     expected = "features" if row is None else ", ".join(map(str, row))

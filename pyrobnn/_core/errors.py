@@ -89,15 +89,12 @@ def shown(value: Any) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
-def _letters(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the nearest known name, or None if none is near."""
     names = list(known)
-    same = [other for other in names if _letters(other) == _letters(name)]
-    return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
+    letters = {other.replace("_", "").lower(): other for other in reversed(names)}
+    same = letters.get(name.replace("_", "").lower())
+    return same or next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """One thread at a time: random states, Pyro's handlers and swapped weights belong to the process."""
 
+import dataclasses
 import os
 import re
 import threading
@@ -9,15 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 
+@dataclasses.dataclass
 class _Change:
     """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
 
-    def __init__(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
-        self._get, self.put, self.other = get, put, get()
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+    other: Any
 
     def swap(self) -> None:
         """Activate the other state, and keep the previous state."""
-        now = self._get()
+        now = self.get()
         self.put(self.other)
         self.other = now
 
@@ -78,7 +81,7 @@ class _OneThread:
     def changed(self, get: Callable[[], Any], put: Callable[[Any], object]) -> Iterator[None]:
         """Hold the lock in a block that changes a state of the process, got and put so, which is put back after it."""
         with self:
-            change = _Change(get, put)
+            change = _Change(get, put, get())
             self._changes.append(change)
             try:
                 yield

@@ -80,11 +80,8 @@ class Registry:
         if not isinstance(value, type) and self.accepts(value):
             return value
         remedy = f": pass an instance, {value.__name__}(...)" if isinstance(value, type) else ""
-        raise InputError(
-            f"Expected a {self.kind}: one of the names {', '.join(self.names)}, a setting, or a suitable object; "
-            f"got {shown(value)}{remedy}.",
-            page=self.page,
-        )
+        expected = f"one of the names {', '.join(self.names)}, a setting, or a suitable object"
+        raise InputError(f"Expected a {self.kind}: {expected}; got {shown(value)}{remedy}.", page=self.page)
 
 
 def assign(patterns: Iterable[str], names: Iterable[str], what: str) -> dict[str, list[str]]:

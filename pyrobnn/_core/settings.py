@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, dataclass_transform
 
 import pydantic
@@ -41,11 +41,8 @@ Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
 def setting[T](cls: type[T]) -> type[T]:
     """Turn a class with annotated fields into a frozen dataclass validated by pydantic, with an `InputError`."""
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(cls)
-    made.__init__ = _with_plain_errors(made.__init__, cls.__name__)
-    return made
+    init, name = made.__init__, cls.__name__
 
-
-def _with_plain_errors(init: Callable[..., None], name: str) -> Callable[..., None]:
     @functools.wraps(init)
     def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
@@ -55,7 +52,8 @@ def _with_plain_errors(init: Callable[..., None], name: str) -> Callable[..., No
         for field in dataclasses.fields(self):
             _check_range(getattr(self, field.name), f"{name}: `{field.name}`")
 
-    return wrapped
+    made.__init__ = wrapped
+    return made
 
 
 def _check_range(value: Any, where: str) -> None:
@@ -70,13 +68,10 @@ def _check_range(value: Any, where: str) -> None:
 
 
 _EXPECTED = {
-    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
-    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
-    **dict.fromkeys(("int_from_float", "int_parsing", "int_type"), "a whole number"),
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    **{"dict_type": "a table", "string_type": "a text"},
-}
-"""What is expected where pydantic says it in words of programmers, by its type of error."""
+    "bool": "true or false", "float": "a number", "int": "a whole number", "list": "a list", "tuple": "a list",
+    "dict": "a table", "string": "a text",
+}  # fmt: skip
+"""What is expected where pydantic says it in words of programmers, by the type that its error begins with."""
 _FAULTS = {"missing": "is missing", "missing_argument": "is missing", "multiple_argument_values": "is given twice"}
 
 
@@ -102,7 +97,9 @@ def _described(item: Any, names: list[str]) -> tuple[str, str, str]:
     if isinstance(cause, InputError):
         return "", str(cause), ""
     said = item["msg"].removeprefix("Value error, ")
-    expected = _EXPECTED.get(item["type"], said.removeprefix("Input should be "))
+    kind, _, fault = item["type"].partition("_")
+    is_type = fault in ("type", "parsing", "from_float")
+    expected = _EXPECTED[kind] if is_type and kind in _EXPECTED else said.removeprefix("Input should be ")
     hint = did_you_mean(item["input"], re.findall(r"'(.*?)'", expected)) if isinstance(item["input"], str) else ""
     got = f", got {shown(item['input'])}{hint and '.'}{hint}"
     return f"`{path}`: " if expected == said else f"`{path}` must be ", expected, got

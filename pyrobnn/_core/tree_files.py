@@ -58,10 +58,8 @@ def _without_tensors(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
         return {key: _without_tensors(item, tensors, f"{where}.{key}") for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise InputError(
-        f"`{where.lstrip('.')}` cannot be saved, it is {value!r}: keep text, numbers, tensors, lists of them and "
-        "tables with text for keys there."
-    )
+    remedy = "keep text, numbers, tensors, lists of them and tables with text for keys there"
+    raise InputError(f"`{where.lstrip('.')}` cannot be saved, it is {value!r}: {remedy}.")
 
 
 def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -44,25 +44,36 @@ class PublishedFile:
         """Return the local file of the set `name`, downloaded if need be."""
         path = find(self.paths)
         if path is None and not self.url:
-            raise InputError(
-                f"The data set {name!r} is not on this machine and has no download with a published checksum: get it "
-                f"from its source ({source}), put it as {self.place} into a folder, and set {FOLDER_VARIABLE} "
-                "to that folder."
-            )
+            what = f"The data set {name!r} is not on this machine and has no download with a published checksum"
+            remedy = f"put it as {self.place} into a folder, and set {FOLDER_VARIABLE} to that folder"
+            raise InputError(f"{what}: get it from its source ({source}), {remedy}.")
         path = path or download(name, self.place, self.url, self.sha256)
         if self.sha256 and path.suffix == Path(self.place).suffix and (found := sha256(path)) != self.sha256:
-            raise InputError(
-                f"{path} has the wrong checksum: expected SHA-256 {self.sha256[:12]}..., got {found[:12]}...: replace "
-                f"it by an unchanged copy of {self.url}, or remove it."
-            )
+            what = f"{path} has the wrong checksum: expected SHA-256 {self.sha256[:12]}..., got {found[:12]}..."
+            raise InputError(f"{what}: replace it by an unchanged copy of {self.url}, or remove it.")
         return path
 
 
 @dataclasses.dataclass(frozen=True)
-class PublishedSet:
-    """A data set known by name; `read` turns its files into the data and the published splits.
+class DatasetInfo:
+    """A data set known by name.
 
-    Data sets of scikit-learn have no files.
+    Attributes:
+        name: the name for `load`.
+        task: "regression" or "classification".
+        rows: number of examples.
+        columns: number of features.
+        read: turns its files into the data and the published splits.
+        files: its files; none of the sets of scikit-learn.
+        source: where the data come from.
+        licence: terms of use.
+        class_names: the name of each class.
+        published_splits: number of splits that are published.
+
+    Examples:
+        >>> digits = next(one for one in bnn.datasets.info() if one.name == "digits")
+        >>> digits.task, digits.rows, digits.columns, digits.splits, digits.available
+        ('classification', 1797, 64, 20, True)
     """
 
     name: str
@@ -80,6 +91,11 @@ class PublishedSet:
     def splits(self) -> int:
         """Number of splits that `Dataset.split` offers."""
         return self.published_splits or NUM_RANDOM_SPLITS
+
+    @property
+    def available(self) -> bool:
+        """Whether it loads without a download."""
+        return all(file.available for file in self.files)
 
     def fetch(self) -> list[Path]:
         """Return the local files, downloaded if need be; those with a published checksum must have it."""
@@ -112,10 +128,8 @@ def download(name: str, place: str, url: str, checksum: str) -> Path:
         # pooch reports a wrong checksum as a plain ValueError; the errors of requests are OSErrors
         reason = "could not be downloaded" if isinstance(error, OSError) else "came with a wrong checksum"
         folder = os.environ.get(FOLDER_VARIABLE) or cache_file("")
-        raise InputError(
-            f"The data set {name!r} is not on this machine and {reason}: put {url} as {place} into the folder "
-            f"{folder}, or set {FOLDER_VARIABLE} to a folder that has it."
-        ) from None
+        remedy = f"put {url} as {place} into the folder {folder}, or set {FOLDER_VARIABLE} to a folder that has it"
+        raise InputError(f"The data set {name!r} is not on this machine and {reason}: {remedy}.") from None
     return Path(path)
 
 
@@ -128,10 +142,8 @@ def sha256(*paths: Path) -> str:
 
 
 def _user_folders() -> list[Path]:
-    value = os.environ.get(FOLDER_VARIABLE)
-    if not value:
-        return []
-    folder = Path(value).expanduser()
-    if not folder.is_dir():
-        raise InputError(f"{FOLDER_VARIABLE} must name a folder, got {value!r}: create it, or unset {FOLDER_VARIABLE}.")
-    return [folder]
+    folders = [Path(value).expanduser() for value in [os.environ.get(FOLDER_VARIABLE)] if value]
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{FOLDER_VARIABLE} must name a folder, got '{folder}': create it, or unset the variable.")
+    return folders

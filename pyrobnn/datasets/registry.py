@@ -1,6 +1,5 @@
 """The data sets known by name."""
 
-import dataclasses
 import hashlib
 import zlib
 from pathlib import Path
@@ -9,39 +8,10 @@ from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._torch.inputs import single
 from pyrobnn.datasets import published
 from pyrobnn.datasets.base import Dataset
-from pyrobnn.datasets.published import PublishedSet
+from pyrobnn.datasets.published import DatasetInfo
 from pyrobnn.datasets.sets import SETS
-from pyrobnn.tables.reading import Task
 
-
-@dataclasses.dataclass(frozen=True)
-class DatasetInfo:
-    """A line of the list of data sets.
-
-    Attributes:
-        name: the name for `load`.
-        task: "regression" or "classification".
-        rows: number of examples.
-        columns: number of features.
-        splits: number of splits that `Dataset.split` offers.
-        licence: terms of use.
-        source: where the data come from.
-        available: whether it loads without a download.
-
-    Examples:
-        >>> digits = next(one for one in bnn.datasets.info() if one.name == "digits")
-        >>> digits.task, digits.rows, digits.columns, digits.available
-        ('classification', 1797, 64, True)
-    """
-
-    name: str
-    task: Task
-    rows: int
-    columns: int
-    splits: int
-    licence: str
-    source: str
-    available: bool
+_REPLACE = "replace it by the published file, or remove it"
 
 
 def names() -> list[str]:
@@ -75,15 +45,11 @@ def load(name: str) -> Dataset:
         data, splits = entry.read(paths)
     except (ValueError, LookupError, OSError, EOFError, zlib.error) as error:
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
-        raise InputError(
-            f"{paths[0]} cannot be read as the set {name!r} ({reason}): replace it by the published file, or remove it."
-        ) from None
+        raise InputError(f"{paths[0]} cannot be read as the set {name!r} ({reason}): {_REPLACE}.") from None
     x = single(data.x, "A set")
     if tuple(x.shape) != (entry.rows, entry.columns):
-        raise InputError(
-            f"The set {name!r} has {entry.rows} rows and {entry.columns} feature columns, {paths[0]} gave "
-            f"{len(data)} and {x.shape[1]}: replace it by the published file, or remove it."
-        )
+        known = f"The set {name!r} has {entry.rows} rows and {entry.columns} feature columns"
+        raise InputError(f"{known}, {paths[0]} gave {len(data)} and {x.shape[1]}: {_REPLACE}.")
     arrays = [value.numpy().tobytes() for value in (x, data.y)]
     checksum = published.sha256(*paths) if paths else hashlib.sha256(b"".join(arrays)).hexdigest()
     return Dataset(name, entry.task, data, splits, entry.class_names, entry.source, entry.licence, checksum)
@@ -98,11 +64,9 @@ def fetch(name: str) -> Path:
         InputError: unknown name, a set without files, wrong checksum, or no file and no download.
 
     Examples:
-        >>> try:
+        >>> import contextlib
+        >>> with contextlib.suppress(bnn.InputError):  # diabetes comes with scikit-learn: it has no file
         ...     path = bnn.datasets.fetch("diabetes")
-        ... except bnn.InputError as error:
-        ...     print(error)
-        'diabetes' comes with scikit-learn and has no file to fetch: call load('diabetes').
     """
     entry = _find(name)
     if not entry.files:
@@ -111,21 +75,16 @@ def fetch(name: str) -> Path:
 
 
 def info() -> list[DatasetInfo]:
-    """Return a line on each data set, sorted by name, without reading or downloading any.
+    """Return what is known of each data set, sorted by name, without reading or downloading any.
 
     Examples:
         >>> {one.name: one.rows for one in bnn.datasets.info() if one.task == "regression"}["diabetes"]
         442
     """
-    lines = []
-    for _, entry in sorted(SETS.items()):
-        available = all(file.available for file in entry.files)
-        shape = (entry.rows, entry.columns, entry.splits)
-        lines.append(DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available))
-    return lines
+    return [entry for _, entry in sorted(SETS.items())]
 
 
-def _find(name: str) -> PublishedSet:
+def _find(name: str) -> DatasetInfo:
     if name not in SETS:
         raise InputError(f"Unknown data set {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}.")
     return SETS[name]

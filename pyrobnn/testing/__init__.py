@@ -17,7 +17,3 @@ __all__ = [
     "parametrize_combinations",
     "parametrize_with_checks",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

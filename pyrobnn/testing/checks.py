@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 Check = Callable[[Any], None]
 DTYPES = (torch.float32, torch.float64)
 PLACES = list(product(DTYPES, ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)))
-"""Every precision on every device."""
 _NUM_ROWS, _NUM_DRAWS, _STEPS = 6, 4, 3
 
 
