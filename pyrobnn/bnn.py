@@ -55,9 +55,8 @@ class BNN(PyroModule):
     observed site "y" in a plate "data" over the examples. It works with `pyro.infer.SVI`, `Predictive`, `NUTS` and
     every autoguide. Called with a part of N examples and `num_data=N`, it scales the log-likelihood by N / B.
 
-    Weights in half precision are inferred in float32. A module whose parameters are all frozen stays in its precision
-    and in evaluation mode. Outputs are a tensor (N, outputs) or (N,), or an object or mapping with one as `logits`.
-    See docs/how-to/own-network.md for custom networks.
+    Weights in half precision are inferred in float32. A module of frozen parameters alone stays in its precision and in
+    evaluation mode. See docs/how-to/own-network.md for custom networks, whose outputs may be `logits` of an object.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied; a fit starts from
@@ -82,7 +81,6 @@ class BNN(PyroModule):
             cannot be replaced.
 
     Examples:
-        >>> import torch, pyrobnn as bnn
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(scale=0.1))
         >>> model(torch.zeros(3, 1)).shape
         torch.Size([3, 1])
@@ -131,7 +129,7 @@ class BNN(PyroModule):
             self.likelihood.load_state_dict(self.start.likelihood)
 
     def train(self, mode: bool = True) -> "BNN":  # noqa: FBT001, FBT002
-        """Set the mode of all parts but modules whose parameters are all frozen, which stay in evaluation."""
+        """Set the mode of all parts but modules of frozen parameters alone, which stay in evaluation."""
         super().train(mode)
         for name in self._frozen:
             self.net.get_submodule(name).eval()
@@ -172,7 +170,7 @@ class BNN(PyroModule):
         Args:
             x: inputs (B, *in), or several tensors.
             y: targets (B,) or (B, K) to condition on, or None to draw them.
-            weights: weights (B,) of the examples, factors on their log-likelihoods; 1 if not given.
+            weights: factors (B,) on the log-likelihoods of the examples; 1 if not given.
             num_data: N, the size of the whole data set; B if not given.
         """
         f = self.outputs({name: getattr(self, name) for name in self.site_names}, x)
@@ -187,16 +185,12 @@ class BNN(PyroModule):
         return f
 
     def outputs(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
-        """Return the network's outputs (B, outputs) for given values of the Bayesian parameters.
-
-        In training, noise that a guide has attached to the values perturbs each example differently.
-        """
+        """Return the outputs (B, outputs) for values of the Bayesian parameters; in training, with attached noise."""
         if (known := self._known_outputs) is not None:
             return known if len(known) == len(x) else known[torch.arange(len(x), device=known.device) % len(known)]
         with ONE_THREAD, plain_kernels():
-            if not (self.training and carries_noise(weights.values())):
-                return self._call(weights, x)
-            return self.perturbed_outputs(weights, x)
+            is_perturbed = self.training and carries_noise(weights.values())
+            return self.perturbed_outputs(weights, x) if is_perturbed else self._call(weights, x)
 
     @contextmanager
     def without_network(self, outputs: Tensor) -> Iterator[None]:
@@ -215,11 +209,13 @@ class BNN(PyroModule):
             return self._call(weights, x)
 
     def _call(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
-        by_alias = ((alias, weights[name]) for name, aliases in self._aliases.items() for alias in aliases)
-        every_name = {alias: self._with_padding(alias, value) for alias, value in by_alias}
+        every_name = {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
+        for name, row in self._padding.items():
+            if (value := every_name.get(name)) is not None:
+                every_name[name] = torch.cat([value[:row], self.net.get_buffer(name)[row, None], value[row + 1 :]])
         try:
+            args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
             with callers_modes():
-                args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
                 f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
         except (IndexError, ValueError) as error:
             tables: Any = [(name, part) for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)]
@@ -245,29 +241,19 @@ class BNN(PyroModule):
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
         return f.to(dtype) if f.is_floating_point() else f
 
-    def _with_padding(self, name: str, value: Tensor) -> Tensor:
-        row = self._padding.get(name)
-        if row is None:
-            return value
-        return torch.cat([value[:row], self.net.get_buffer(name)[row, None], value[row + 1 :]])
-
     def cast_targets(self, y: Tensor, like: Tensor) -> Tensor:
         """Return targets in the type that the likelihood asks for, on the device of the outputs, (B,) or (B, K)."""
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
 
     def cast_inputs(self, x: X) -> X:
-        """Return inputs on the network's device, and in the precision of its first numbers.
-
-        Whole numbers stay so among several tensors, and for a network that looks them up in an embedding.
-        """
+        """Return inputs on the network's device, in its precision, and whole numbers so if it may look them up."""
         with ONE_THREAD:
             first = next(value for value in self.net.state_dict().values() if value.is_floating_point())
-        keeps_integers = isinstance(x, Inputs) or any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
+        keeps = isinstance(x, Inputs) or any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
 
         def cast(values: Tensor) -> Tensor:
-            keeps = keeps_integers and not values.is_floating_point()
-            return values.to(first.device, values.dtype if keeps else first.dtype)
+            return values.to(first.device, first.dtype if values.is_floating_point() or not keeps else values.dtype)
 
         return x.map(cast) if isinstance(x, Inputs) else cast(x)
 
@@ -279,8 +265,6 @@ class BNN(PyroModule):
         self, x: Any, y: Any = None, *, seed: int = 0, replicates: int | None = None, **arguments: Any
     ) -> "Posterior | list[Posterior]":
         """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, Data(x, y), SVI(...), seed=seed)`.
-
-        See docs/how-to/convergence.md for how long a fit should go on.
 
         Args:
             x: inputs, or `Data`, or a DataLoader.

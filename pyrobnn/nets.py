@@ -23,22 +23,19 @@ from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, setting
 
 
-def _name_of(activation: Any) -> Any:
-    """Return the name of a class of `torch.nn`; other values as they are."""
-    return activation.__name__.lower() if activation in _KINDS else activation
-
-
 def _layers(hidden: Any) -> Any:
     """Return the width of a single layer as widths; other values as they are."""
     return (hidden,) if type(hidden) is int else hidden
 
 
-Activation = Annotated[Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"], BeforeValidator(_name_of)]
 _KINDS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)
 _ACTIVATIONS = {kind.__name__.lower(): kind for kind in _KINDS}
+Activation = Annotated[
+    Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"],
+    BeforeValidator(lambda given: given.__name__.lower() if given in _KINDS else given),
+]
 
 _AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
-"""Wrappers that run an inner module unchanged, their attribute `module`."""
 _PAGE = "how-to/own-network"
 
 registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page=_PAGE)
@@ -91,7 +88,7 @@ class MLP:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A network that a function `make` without arguments makes, so that each fit draws new starting weights."""
+    """A network that a function `make` makes, so that each fit draws new starting weights."""
 
     make: Callable[[], nn.Module]
 

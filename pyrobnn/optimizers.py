@@ -49,8 +49,8 @@ class Optimizer(_ByName):
 
     def build(self, parameters: Any, lr: float) -> TorchOptimizer:
         """Return the optimiser of these parameters."""
-        cls = _lookup(_OPTIMIZERS, self.name, "optimizer")
-        return light(lambda: _construct(cls, self.name, parameters, **({"lr": lr} | self.options)))
+        cls, options = _lookup(_OPTIMIZERS, self.name, "optimizer"), {"lr": lr} | self.options
+        return light(lambda: _construct(cls, self.name, parameters, **options))
 
 
 @setting
@@ -111,10 +111,10 @@ _SCHEDULES = _classes(lr_scheduler, LRScheduler, excluded=("ReduceLROnPlateau", 
 
 
 def _lookup(classes: dict[str, type], name: str, kind: str) -> type:
-    if _plain(name) not in classes:
-        hint = did_you_mean(_plain(name), classes)
-        raise InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(classes))}.")
-    return classes[_plain(name)]
+    if (plain := _plain(name)) not in classes:
+        known = ", ".join(sorted(classes))
+        raise InputError(f"Unknown {kind} {name!r}.{did_you_mean(plain, classes)} Known: {known}.")
+    return classes[plain]
 
 
 def _construct(cls: type, name: str, *args: Any, **options: Any) -> Any:

