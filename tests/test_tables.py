@@ -483,7 +483,7 @@ def test_separators_and_encodings(case, tmp_path):
     assert found.columns.iloc[:, 0].tolist() == list(range(ROWS))
     assert list(found.columns) == (["ä"] if encoding == "cp1252" else ["a"])
     if "encoding" in settings:
-        with pytest.raises(InputError, match="its text is not UTF-8: name its encoding, such as --encoding cp1252"):
+        with pytest.raises(InputError, match="is not text of this encoding .*: name it, such as --encoding cp1252"):
             read(tmp_path / name, target="y")
 
 
@@ -511,8 +511,8 @@ BROKEN = {
     "null.csv": (b"a\0b,b\n1,2\n3,4\n", "has a column with a null character, '.*': rename it"),
     "index.csv": (b",a,b\n0,1.5,2.5\n1,2.5,3.5\n", "Column 'Unnamed: 0' has no name in the file: name it"),
     "near.csv": (b"a,bb\n1,2\n", "has no column 'b'. Did you mean 'bb'"),
-    "data.csv": (b"1.5,2\n3,4\n", "first row looks like data .*: add a line of names"),
-    "one.csv": (b"a~b\n1~2\n", r"Its columns: a~b. If they are one column, name the separator \(--sep\)"),
+    "data.csv": (b"1.5,2\n3,4\n", "has no column 'b'. The columns of its first line: 1.5, 2"),
+    "one.csv": (b"a~b\n1~2\n", r"first line: a~b. If they are one column, name the separator \(--sep\)"),
     "only.csv": (b"b\n1.5\n2.5\n", "has no feature columns, only the target 'b'"),
     "t.ods": (b"", "t.ods must end in .csv, .csv.gz, .tsv, .txt, .xlsx, .parquet"),
 }
@@ -535,7 +535,9 @@ def test_the_command_line_names_the_cause_in_one_line_at_once(case, tmp_path, mo
     frame_of(**columns).to_csv(tmp_path / "t.csv", index=False)
     monkeypatch.chdir(tmp_path)
     started = time.process_time()
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["fit", "t.csv", "y", "--set", "data.missing=raise"])
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(
+        app, ["fit", "t.csv", "--target", "y", "--set", "data.missing=raise"]
+    )
     assert done.exit_code == 2
     assert re.search(message, done.stderr)
     assert time.process_time() - started < 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn.tables.files import NAMELESS
-from pyrobnn.tables.texts import How, any_value, date_columns, dates_of, in_utc, numbers_of, one_zone
+from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, numbers_of, one_zone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,6 @@ NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 """Kinds of columns."""
 MARK = "missingindicator_"
 """Start of the name of a column of 0 and 1 that marks where a number is missing."""
-_OF_DATES = ("date", "datetime", "datetime64")
 _OF_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
@@ -89,10 +88,10 @@ class Read(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """How the columns of a file or of a frame are read: its mark of decimals, and what may be missing.
+    """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
 
-    `is_new` tells the rows to train on from those to predict, `first` is the number of the first row in messages,
-    `categories` are columns that are categories whatever they hold, and `open_points` those of `read_file`.
+    `is_new` tells the rows to train on from those to predict, `categories` are columns that are categories whatever
+    they hold, and `open_points` those of `read_file`.
     """
 
     is_file: bool
@@ -102,9 +101,32 @@ class Reader:
     categories: Sequence[str] = ()
     open_points: Sequence[str] = ()
 
-    def rows(self, chosen: Any) -> str:
-        """Return which rows a mask has, in words."""
-        return rows_of(chosen, int(self.is_file))
+    def rows(self, chosen: "pd.Series") -> str:
+        """Return which rows a mask has, in words, by its index."""
+        return rows_of(chosen.reindex(range(int(chosen.index[-1]) + 1), fill_value=False), int(self.is_file))
+
+    def feature(self, column: "pd.Series", before: How | None) -> Read:
+        """Return a column to predict from, numbers as float64; refuse gaps, infinite numbers and names of rows."""
+        import pandas as pd
+
+        name, label = str(column.name), f"Column {str(column.name)!r}"
+        if self.is_file and name.startswith(NAMELESS):
+            raise InputError(f"{label} has no name in the file: name it, or {self._without(name)}.")
+        read = self.read(column, label, before)
+        column, kind = read.column, read.how["kind"]
+        if kind == TEXTS and self.is_new and "order" not in read.how and name not in self.categories:
+            self._require_repeated(column, name, label)
+        if kind == NUMBERS:
+            column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
+            if (infinite := np.isinf(column)).any():
+                raise InputError(
+                    f"{label} must be finite, and is inf in {self.rows(infinite)}: drop or mend those rows."
+                )
+        if self.missing == "raise" and (kind != TEXTS or "order" in read.how):
+            if self.is_new and column.isna().all():
+                raise InputError(f"{label} has no value in any row (NaN): {self._without(name)}.")
+            self.refuse_gaps(column, label)
+        return read._replace(column=column.reset_index(drop=True))
 
     def read(self, column: "pd.Series", label: str, before: How | None = None) -> Read:
         """Return a column as numbers, dates or texts with None; `before` is how training read it.
@@ -118,13 +140,13 @@ class Reader:
         if expected == TEXTS or (expected is None and (is_told or name in self.categories)):
             how = How(kind=TEXTS)
             if (order := order_of(column)) is not None:
-                how["order"] = [any_value(value) for value in order]
+                how["order"] = as_text(pd.Series(order)).tolist()
             return Read(as_text(column), how)
         column = column.astype(object) if is_told else column
         kind = pd.api.types.infer_dtype(column, skipna=True)
         if column.isna().all() and (expected is not None or kind == "string"):
             return Read(pd.Series(pd.NaT if expected == DATES else np.nan, column.index), How(kind=expected or NUMBERS))
-        if kind in _OF_DATES and expected != NUMBERS:
+        if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
             zone = one_zone(column if column.dtype == object else column.dropna()[:1], before, label)
             return Read(in_utc(pd.to_datetime(column, utc=True)), How(kind=DATES, zone=zone))
         if kind in ("string", "mixed", "mixed-integer"):
@@ -141,32 +163,29 @@ class Reader:
 
     def _of_texts(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read:
         """Return texts as numbers or dates, where they are; at least half must be so, else they are categories."""
-        expected, present = None if before is None else before["kind"], texts.notna().sum()
+        expected, half = None if before is None else before["kind"], texts.notna().sum() / 2
         if expected != DATES:
             numbers = numbers_of(texts, self.decimal or ".")
             strange = texts[numbers.isna()].dropna()
             self._refuse_commas(texts, numbers, label)
-            if (
-                expected == NUMBERS
-                or 2 * numbers.notna().sum() >= present
-                or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
-            ):
-                is_whole = not (numbers.isna().any() or texts.str.contains(self.decimal or ".", regex=False).any())
-                marked = texts[texts.str.contains(",", regex=False, na=False)] if self.decimal is None else texts[:0]
-                is_open = len(marked) and marked.str.fullmatch(r"\s*[-+]?\d{1,3},\d{3}\s*").all()
-                said = f"{marked.iloc[0].strip()!r} has thousands as read" if is_open else ""
-                line = self._words(texts, numbers, name, label, "numbers, but text")
+            are_many = numbers.notna().sum() >= half or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
+            if expected == NUMBERS or are_many:
+                line = self._words(strange, numbers, name, label, "numbers, but text")
+                has_marks = texts.str.contains(self.decimal or ".", regex=False, na=True).any()
+                marked = texts[texts.str.contains(",", regex=False, na=False)]
+                is_open = self.decimal is None and marked.str.fullmatch(r"\s*[-+]?\d{1,3},\d{3}\s*").all()
+                said = f"{marked.iloc[0].strip()!r} has thousands as read" if is_open and len(marked) else ""
                 line = line or self._either(name, said, "commas mark decimals")
+                is_whole = not (has_marks or len(strange))
                 return Read(numbers.astype(np.int64) if is_whole else numbers, How(kind=NUMBERS), line)
         try:
             dates, form = dates_of(texts, None if before is None else before.get("format"))
         except InputError as error:
             raise InputError(f"{label} holds {error}") from None
-        if expected is None and 2 * dates.notna().sum() <= present:
+        if expected is None and dates.notna().sum() <= half:
             return Read(as_text(texts), How(kind=TEXTS))
-        line = self._words(texts, dates, name, label, "dates, but other text")
-        zone = one_zone(texts[dates.notna()], before, label)
-        return Read(dates, How(kind=DATES, format=form, zone=zone), line)
+        line = self._words(texts[dates.isna()].dropna(), dates, name, label, "dates, but other text")
+        return Read(dates, How(kind=DATES, format=form, zone=one_zone(texts[dates.notna()], before, label)), line)
 
     def _either(self, name: str, said: str, other: str) -> str:
         """Return a line about a column that leaves open whether a mark is for thousands or decimals."""
@@ -180,82 +199,61 @@ class Reader:
         other = numbers_of(texts, ",").notna()
         if 2 * other.sum() >= texts.notna().sum() and other.sum() > numbers.notna().sum():
             such = texts[other & numbers.isna()].iloc[0]
-            how = (
-                "say so (--decimal ,)"
-                if self.is_file
-                else 'make numbers of it, .str.replace(".", "").str.replace(",", ".").astype(float)'
-            )
+            python = 'make numbers of it, .str.replace(".", "").str.replace(",", ".").astype(float)'
+            how = "say so (--decimal ,)" if self.is_file else python
             raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: {how}.")
 
-    def _words(self, texts: "pd.Series", values: "pd.Series", name: str, label: str, most: str) -> str:
-        """Return a line about cells unlike most of a column, which count as missing where gaps may be; else refuse."""
-        strange = texts.notna() & values.isna()
-        if not strange.any():
+    def _words(self, strange: "pd.Series", values: "pd.Series", name: str, label: str, most: str) -> str:
+        """Return a line about texts unlike most of a column, which count as missing where gaps may be; else refuse."""
+        if strange.empty:
             return ""
-        found, where = [*map(repr, texts[strange].value_counts().index)], self.rows(strange)
+        found = [*map(repr, strange.value_counts().index)]
         such = " and ".join(found[:_MOST_WORDS]) + (" and others" if len(found) > _MOST_WORDS else "")
+        where = self.rows(strange.notna())
         if self.missing == "impute" and values.notna().any():
             return f"column {name!r}: {such} in {where} counted as missing"
-        as_missing = "--set data.missing=impute" if self.is_file else "missing='impute'"
-        advice = f"let it count as missing ({as_missing})" if self.is_new else "drop those rows"
+        advice = f"let it count as missing ({self._impute})" if self.is_new else "drop those rows"
         raise InputError(f"{label} holds {most} in {where}, such as {such}: mend it, or {advice}.")
 
-    def checked(self, read: Read, name: str, label: str) -> Read:
-        """Return a feature that was read, numbers as float64; refuse gaps, infinite numbers and names of rows."""
-        import pandas as pd
-
-        column, how = read.column, read.how
-        if how["kind"] == TEXTS and self.is_new and "order" not in how and name not in self.categories:
-            self._require_repeated(column, name, label)
-        if how["kind"] == NUMBERS:
-            column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
-            if (infinite := np.isinf(column)).any():
-                raise InputError(
-                    f"{label} must be finite, and is inf in {self.rows(infinite)}: drop or mend those rows."
-                )
-        if self.missing == "raise" and (how["kind"] != TEXTS or "order" in how):
-            if self.is_new and column.isna().all():
-                raise InputError(f"{label} has no value in any row (NaN): {self._without(name)}.")
-            self.refuse_gaps(column, label)
-        return read._replace(column=column.reset_index(drop=True))
+    @property
+    def _impute(self) -> str:
+        return "--set data.missing=impute" if self.is_file else "missing='impute'"
 
     def _without(self, name: str) -> str:
-        """Return how a column is left out."""
         return f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
 
     def refuse_gaps(self, column: "pd.Series", label: str, advice: str = "") -> None:
         """Refuse a column with gaps."""
-        gaps = column.isna()
-        if gaps.any():
-            option = "--set data.missing=impute" if self.is_file else "missing='impute'"
-            can = f"drop those rows, or have them drawn ({option})"
-            cannot = f"fill them in or drop those rows; only a fit with {option} can predict for them"
-            raise InputError(
-                f"{label} has {counted(int(gaps.sum()), 'missing value')} (NaN), in {self.rows(gaps)}: "
-                f"{advice or (can if self.is_new else cannot)}."
-            )
+        if (gaps := column.isna()).any():
+            can = f"drop those rows, or have them drawn ({self._impute})"
+            cannot = f"fill them in or drop those rows; only a fit with {self._impute} can predict for them"
+            count = counted(int(gaps.sum()), "missing value")
+            told = advice or (can if self.is_new else cannot)
+            raise InputError(f"{label} has {count} (NaN), in {self.rows(gaps)}: {told}.")
 
     def _require_repeated(self, column: "pd.Series", name: str, label: str) -> None:
         """Refuse text that is no category: nearly different in each row, such as names, or amounts with a unit."""
         present = column.dropna()
-        count = present.nunique()
-        if count <= _MOST_CATEGORIES or count <= len(present) / 2:
-            return
-        names = f", say that it names the rows (--set {shlex.quote(f'data.id={name}')})," if self.is_file else ""
-        told = f"(--categories {shlex.quote(name)})" if self.is_file else "by astype('category')"
-        raise InputError(
-            f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are no "
-            f"categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit or a currency) or dates, "
-            f"{self._without(name)}{names} or say that they are categories {told}."
-        )
+        if (count := present.nunique()) > max(_MOST_CATEGORIES, len(present) / 2):
+            names = f", say that it names the rows (--set {shlex.quote(f'data.id={name}')})," if self.is_file else ""
+            told = f"(--categories {shlex.quote(name)})" if self.is_file else "by astype('category')"
+            raise InputError(
+                f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are "
+                f"no categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit or a currency) or "
+                f"dates, {self._without(name)}{names} or say that they are categories {told}."
+            )
 
 
 def as_text(column: "pd.Series") -> "pd.Series":
-    """Return categories as text, None where they are missing."""
+    """Return categories as text, None where they are missing; whole numbers read as 2 and 2.0 are the same."""
     import pandas as pd
 
-    named = [None if gap else any_value(value) for value, gap in zip(column, column.isna(), strict=True)]
-    return pd.Series(named, dtype=object, name=column.name)
+    def text(value: Any) -> str:
+        is_whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
+        return str(int(value) if is_whole else value)
+
+    named = [None if gap else text(value) for value, gap in zip(column, column.isna(), strict=True)]
+    return pd.Series(named, dtype=object, index=column.index, name=column.name)
 
 
 def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
@@ -284,11 +282,9 @@ def _places(column: "pd.Series", name: str, order: Sequence[str]) -> "pd.Series"
 
 def teaches_nothing(frame: "pd.DataFrame", name: str) -> str:
     """Return why nothing can be learned from a column, in words; empty where something may be."""
-    if name.startswith(NAMELESS):
-        return "it has no name, as a saved index"
     column = frame[name]
-    if column.isna().all():
-        return "no value in any row"
+    if name.startswith(NAMELESS) or column.isna().all():
+        return "it has no name, as a saved index" if name.startswith(NAMELESS) else "no value in any row"
     are_names = names_rows(column) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2  # else amounts
     return f"a text of its own in each of {len(column)} rows" if are_names else ""
 
@@ -297,12 +293,9 @@ def names_rows(column: "pd.Series") -> bool:
     """Return whether a column has a name for each row: all different, and neither numbers nor dates."""
     import pandas as pd
 
-    if str(column.name).startswith(NAMELESS):
-        return True
-    if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
-        return False
+    if str(column.name).startswith(NAMELESS) or not column.is_unique or pd.api.types.infer_dtype(column) != "string":
+        return str(column.name).startswith(NAMELESS)
     try:
-        how = Reader(is_file=True, is_new=True, decimal=None, missing="impute").read(column, "").how
+        return Reader(is_file=True, is_new=True, missing="impute").read(column, "").how["kind"] == TEXTS
     except InputError:  # not one kind of cells
         return False
-    return how["kind"] == TEXTS

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +12,7 @@ import pandas as pd
 from pyrobnn._core.errors import InputError
 from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded
 from pyrobnn.tables.reading import Table, encoding_of, read_again
-from pyrobnn.tables.texts import How, any_value, date_names, dates_in_words, day, learned_dates
+from pyrobnn.tables.texts import How, date_names, dates_in_words, day, learned_dates
 
 
 class Outside(NamedTuple):
@@ -79,15 +79,11 @@ class Encoder:
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the matrix of a file, a frame, or an array with as many columns as the fit."""
-        return self.matrix(self.read(self.framed(X)).columns)
-
-    def framed(self, X: Any) -> Any:
-        """Return an array as a frame with the columns of the fit, and anything else as it is."""
-        if not isinstance(X, np.ndarray):
-            return X
-        if X.shape[1] != len(self.columns):
-            raise InputError(f"X has {X.shape[1]} columns, and the fit had {len(self.columns)}: pass those.")
-        return pd.DataFrame(X, columns=[*self.columns])
+        if isinstance(X, np.ndarray):
+            if X.shape[1] != len(self.columns):
+                raise InputError(f"X has {X.shape[1]} columns, and the fit had {len(self.columns)}: pass those.")
+            X = pd.DataFrame(X, columns=[*self.columns])
+        return self.matrix(self.read(X).columns)
 
     def matrix(self, columns: pd.DataFrame) -> np.ndarray:
         """Return the matrix, float64 with NaN in gaps, of columns as `read` returned them."""
@@ -99,63 +95,58 @@ class Encoder:
         from sklearn.impute import MissingIndicator
         from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-        numbers, gaps, values = self._parts()
+        numbers, values = self._numbers, {name: how["values"] for name, how in self.columns.items() if "values" in how}
         known = [np.array(each, dtype=object) for each in values.values()]
-        made = (
-            OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-            if self.categories == "onehot"
-            else OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=-1)
-        )
+        onehot = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
+        ordinal = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=-1)
+        gaps = [part for name, part in numbers if self.columns[name].get("lack")]
         steps = [
-            ("numbers", "passthrough", numbers),
+            ("numbers", "passthrough", [part for _, part in numbers]),
             ("gaps", MissingIndicator(features="all"), gaps),
-            ("categories", made, list(values)),
+            ("categories", onehot if self.categories == "onehot" else ordinal, list(values)),
         ]
-        row: dict[str, Any] = dict.fromkeys(numbers, 0.0) | {name: each[0] for name, each in values.items()}
-        like = pd.DataFrame({name: pd.Series([row[name]], dtype=object if name in values else float) for name in row})
-        return ColumnTransformer(steps).fit(like)
+        row = {part: pd.Series([0.0]) for _, part in numbers}
+        return ColumnTransformer(steps).fit(
+            pd.DataFrame(row | {name: pd.Series(values[name][:1], dtype=object) for name in values})
+        )
 
-    def _parts(self) -> tuple[list[str], list[str], dict[str, list[Any]]]:
-        """Return the columns of numbers, dates as several, those of them with marks, and the values of categories."""
-        numbers = [part for name in self.columns for part in self.made_from(name) if "values" not in self.columns[name]]
-        lack = {part for name, how in self.columns.items() if how.get("lack") for part in self.made_from(name)}
-        values = {name: list(how["values"]) for name, how in self.columns.items() if "values" in how}
-        return numbers, [name for name in numbers if name in lack], values
+    @property
+    def _numbers(self) -> list[tuple[str, str]]:
+        """The columns of numbers, dates as several, and the columns of the table behind them."""
+        columns = {name: how for name, how in self.columns.items() if "values" not in how}
+        parts = {name: date_names(name, how) if how["kind"] == DATES else [name] for name, how in columns.items()}
+        return [(name, part) for name in columns for part in parts[name]]
 
-    def made_from(self, name: str) -> list[str]:
-        """Return the names of the numbers of dates, or that of another column."""
-        how = self.columns[name]
-        return date_names(name, how) if how["kind"] == DATES else [name]
+    def _layout(self) -> list[tuple[str, str]]:
+        """Return for each column of the matrix the column of the table behind it, and a name."""
+        numbers, is_onehot = self._numbers, self.categories == "onehot"
+        gaps = [(name, f"{MARK}{part}") for name, part in numbers if self.columns[name].get("lack")]
+        values = {name: how["values"] for name, how in self.columns.items() if "values" in how}
+        made = {name: [f"{name}_{value}" for value in each] if is_onehot else [name] for name, each in values.items()}
+        return [*numbers, *gaps, *((name, one) for name, each in made.items() for one in each)]
 
     def get_feature_names_out(self) -> np.ndarray:
         """Return a name for each column of the matrix; a repeated name gets a number."""
-        return np.array(_distinct(name for _, name in self._layout()), dtype=object)
-
-    def _layout(self) -> list[tuple[str, str]]:
-        """Return for each column of the matrix the column of the table behind it, dates as several, and a name."""
-        numbers, gaps, values = self._parts()
-        made = {name: [f"{name}_{value}" for value in each] for name, each in values.items()}
-        return [
-            *zip(numbers, numbers, strict=True),
-            *((name, f"{MARK}{name}") for name in gaps),
-            *((name, one) for name in made for one in (made[name] if self.categories == "onehot" else [name])),
-        ]
-
-    def _places(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for position, (name, _) in enumerate(self._layout()):
-            found.setdefault(name, []).append(position)
-        return found
+        names: dict[str, None] = {}
+        for _, name in self._layout():
+            new, count = name, 1
+            while new in names:
+                count += 1
+                new = f"{name}_{count}"
+            names[new] = None
+        return np.array([*names], dtype=object)
 
     def positions(self) -> dict[str, list[int]]:
         """Return for each column of the table the columns of the matrix that are made from it."""
-        places = self._places()
-        return {name: sorted(at for part in self.made_from(name) for at in places[part]) for name in self.columns}
+        found: dict[str, list[int]] = {name: [] for name in self.columns}
+        for position, (name, _) in enumerate(self._layout()):
+            found[name].append(position)
+        return found
 
     def onehot(self) -> list[list[int]]:
         """Return for each category the positions in the matrix of its columns of 0 and 1."""
-        places = self._places()
-        return [places[name] for name in self._parts()[2] if self.categories == "onehot"]
+        is_onehot = self.categories == "onehot"
+        return [at for name, at in self.positions().items() if is_onehot and "values" in self.columns[name]]
 
     def first_days(self) -> dict[str, str]:
         """Return for each column of dates the first date, from which its days count."""
@@ -180,11 +171,11 @@ class Encoder:
             known = how.get("values", [])
             is_gap = values.isna() & (not how.get("lack", None in known))
             is_new = values.notna() & ("values" in how) & ~values.isin(known)
-            (low, high), (below, above) = how.get("range", [-math.inf, math.inf]), how.get("margins", [0.0, 0.0])
+            low, high = how.get("range", [math.nan, math.nan])
+            below, above = how.get("margins", [0.0, 0.0])
             is_far = (values < low - below) | (values > high + above) if "range" in how else is_gap & False
-            is_out = is_gap | is_new | is_far
-            marks.append(np.where(is_out, name, ""))
-            if is_out.any():
+            marks.append(np.where(is_gap | is_new | is_far, name, ""))
+            if marks[-1].any():
                 first = int((is_new | is_far if (is_new | is_far).any() else is_gap).argmax())
                 had = f"{len(known)} categories" if "values" in how else f"{_said(how, low)} to {_said(how, high)}"
                 counts = {"unknown": is_new.sum(), "missing": is_gap.sum(), "beyond": is_far.sum()}
@@ -207,11 +198,9 @@ def range_of(ordered: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def _said(how: How, value: Any) -> str:
-    if how["kind"] == DATES and not pd.isna(value):
-        return day(how, value)
-    return (
-        f"{value:g}" if isinstance(value, float) and not pd.isna(value) else "" if pd.isna(value) else any_value(value)
-    )
+    if pd.isna(value):
+        return ""
+    return day(how, value) if how["kind"] == DATES else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _sorted(values: set[str | None]) -> list[str | None]:
@@ -222,14 +211,3 @@ def _sorted(values: set[str | None]) -> list[str | None]:
     except ValueError:
         texts.sort()
     return [*texts, *({None} & values)]
-
-
-def _distinct(given: Iterable[str]) -> list[str]:
-    names: dict[str, None] = {}
-    for name in given:
-        new, count = name, 1
-        while new in names:
-            count += 1
-            new = f"{name}_{count}"
-        names[new] = None
-    return list(names)

@@ -1,8 +1,7 @@
 """Files and frames as columns to predict from and a target, without torch, so that a command answers at once."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
 from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, Read, Reader, order_of, rows_of
-from pyrobnn.tables.files import NAMELESS, Dialect, check_names, read_file, require
+from pyrobnn.tables.files import Dialect, check_names, read_file
 from pyrobnn.tables.texts import How
 
 if TYPE_CHECKING:
@@ -107,26 +106,32 @@ def read(
         >>> table.described, table.notes[0]
         ('numbers: size; dates: sold; categories: kind (2)', "column 'size': read as numbers, without ',', such as ...")
     """
-    _check_settings(task, decimal, categories, missing)
+    known = {
+        "task": (task, (None, *get_args(Task))),
+        "decimal": (decimal, (None, ".", ",")),
+        "missing": (missing, MISSING),
+    }
+    for name, (value, values) in known.items():
+        if value not in values:
+            raise InputError(f"`{name}` must be one of {', '.join(map(repr, values))}, got {value!r}.")
     wanted = [name for name in (target, id, *drop) if name is not None]
-    dialect, is_file = Dialect(sep, decimal, encoding), isinstance(source, (str, Path))
     told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
-    frame, open_points = _frame(source, [*wanted, *told], dialect)
-    reader = Reader(is_file, is_new=True, decimal=decimal, missing=missing, categories=told, open_points=open_points)
+    frame, open_points = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
+    reader = Reader(
+        _is_path(source), is_new=True, decimal=decimal, missing=missing, categories=told, open_points=open_points
+    )
     names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
-        raise InputError(
-            f"{_label(source)} has no feature columns, only the target {target!r}: add at least one column."
-        )
-    faults, notes = list[str](), list[str]()
+        raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
+    faults, notes, found = list[str](), list[str](), None
     is_known = np.ones(len(frame), dtype=bool) if target is None else frame[target].notna().to_numpy()
-    if missing == "impute" and not is_known.all():
-        gone = counted(int((~is_known).sum()), "row")
-        notes.append(f"{gone} ({reader.rows(~is_known)}) without a target: left out")
-    found = None if target is None else _collected(faults, lambda: _target(frame[target], reader, task, notes))
-    columns, how = _columns(frame, dict.fromkeys(names), reader, faults, notes)
-    _refuse(faults, source)
-    return Table(columns, how, frame, tuple(notes), found, np.flatnonzero(is_known))
+    if target is not None:
+        try:
+            found = _target(frame[target], reader, task, notes)
+        except InputError as error:
+            faults.append(str(error))
+    table = _read(source, frame, dict.fromkeys(names), reader, faults=faults, notes=notes)
+    return dataclasses.replace(table, target=found, rows=np.flatnonzero(is_known))
 
 
 def read_again(
@@ -134,11 +139,37 @@ def read_again(
 ) -> Table:
     """Return columns of a file or a frame for prediction, in this order, read as in training."""
     frame, _ = _frame(source, list(before), Dialect(sep, decimal or ".", encoding))
-    reader = Reader(isinstance(source, (str, Path)), is_new=False, decimal=decimal, missing=missing)
-    faults, notes = list[str](), list[str]()
-    columns, how = _columns(frame, before, reader, faults, notes)
-    _refuse(faults, source)
-    return Table(columns, how, frame, tuple(notes))
+    reader = Reader(_is_path(source), is_new=False, decimal=decimal, missing=missing)
+    return _read(source, frame, before, reader, faults=[], notes=[])
+
+
+def _read(
+    source: Any,
+    frame: "pd.DataFrame",
+    before: Mapping[str, How | None],
+    reader: Reader,
+    *,
+    faults: list[str],
+    notes: list[str],
+) -> Table:
+    """Return columns as numbers, dates or text, and how each was read; refuse their faults in one message."""
+    import pandas as pd
+
+    read = dict[str, Read]()
+    for name, known in before.items():
+        try:
+            read[name] = reader.feature(frame[name], known)
+        except InputError as error:
+            faults.append(str(error))
+    if faults:
+        start = f"{source if reader.is_file else 'X'} cannot be used"
+        told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
+        more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
+        first = f", for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}"
+        raise InputError(start + (f": {faults[0]}" if len(faults) == 1 else first))
+    columns = pd.DataFrame({name: one.column for name, one in read.items()})
+    lines = (*notes, *(one.line for one in read.values() if one.line))
+    return Table(columns, {name: one.how for name, one in read.items()}, frame, lines)
 
 
 def is_frame(X: Any) -> bool:
@@ -155,31 +186,15 @@ def encoding_of(categories: str | Sequence[str]) -> str:
     )
 
 
-def _check_settings(task: str | None, decimal: str | None, categories: Any, missing: str) -> None:
-    for name, value, known in (
-        ("task", task, (None, *get_args(Task))),
-        ("decimal", decimal, (None, ".", ",")),
-        ("missing", missing, MISSING),
-    ):
-        if value not in known:
-            said = ", ".join(repr(one) for one in known)
-            raise InputError(f"`{name}` must be one of {said}, got {value!r}.")
-    if not isinstance(categories, (str, list, tuple)):
-        raise InputError(f"`categories` must be one of 'onehot', 'ordinal', or names of columns, got {categories!r}.")
-
-
-def _label(source: Any) -> str:
-    return str(source) if isinstance(source, (str, Path)) else "X"
+def _is_path(source: Any) -> bool:
+    return isinstance(source, (str, Path))
 
 
 def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> tuple["pd.DataFrame", list[str]]:
     """Return a source as a frame with these columns, and the columns whose points may be for thousands."""
-    if isinstance(source, (str, Path)):
-        path = Path(source)
-        check_names(path, wanted, dialect)
-        frame, open_points = read_file(path, dialect)
-        require(wanted, list(frame.columns), path)
-        return frame, open_points
+    if _is_path(source):
+        check_names(Path(source), wanted, dialect)
+        return read_file(Path(source), dialect)
     frame = framed(source)
     if lost := [name for name in wanted if name not in frame]:
         raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {listed(frame)}.")
@@ -215,132 +230,73 @@ def require_known(y: Any) -> None:
             )
 
 
-def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
-    """Return the result of `make`, or note its refusal."""
-    try:
-        return make()
-    except InputError as error:
-        faults.append(str(error))
-        return None
-
-
-def _refuse(faults: Sequence[str], source: Any) -> None:
-    start = f"{source} cannot be used" if isinstance(source, (str, Path)) else "X cannot be used"
-    if len(faults) == 1:
-        raise InputError(f"{start}: {faults[0]}")
-    if faults:
-        told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
-        more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
-        first = " (row 1 is below the names)" if isinstance(source, (str, Path)) else ""
-        raise InputError(f"{start}, for {len(faults)} reasons{first}:{told}{more}")
-
-
-def _columns(
-    frame: "pd.DataFrame", before: Mapping[str, How | None], reader: Reader, faults: list[str], notes: list[str]
-) -> tuple["pd.DataFrame", dict[str, How]]:
-    """Return columns as numbers, dates or text, and how each was read; note the faults of each."""
-    import pandas as pd
-
-    read = {name: _collected(faults, partial(_feature, frame[name], reader, known)) for name, known in before.items()}
-    good = {name: one for name, one in read.items() if one is not None}
-    notes += [one.line for one in good.values() if one.line]
-    columns = pd.DataFrame({name: one.column for name, one in good.items()})
-    return columns, {name: one.how for name, one in good.items()}
-
-
-def _feature(column: "pd.Series", reader: Reader, before: How | None) -> Read:
-    name, label = str(column.name), f"Column {str(column.name)!r}"
-    if reader.is_file and name.startswith(NAMELESS):
-        raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
-    return reader.checked(reader.read(column, label, before), name, label)
-
-
 def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[str]) -> Target:
+    """Return the target of the rows that have one; a line on how it was read goes to the notes."""
     from pandas.api import types
 
-    label = f"Target column {given.name!r}"
+    label, present = f"Target column {given.name!r}", given.dropna()
+    if present.empty:
+        raise InputError(f"{label} has no value in any row: choose another target.")
     if reader.missing == "raise":
         reader.refuse_gaps(given, label, "drop those rows")
-    if given.isna().all():
-        raise InputError(f"{label} has no value in any row: choose another target.")
-    column, how, line = dataclasses.replace(reader, missing="raise").read(given, label)
+    elif len(present) < len(given):
+        notes.append(
+            f"{counted(len(given) - len(present), 'row')} ({reader.rows(given.isna())}) without a target: left out"
+        )
+    column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects(), label)
     notes += [line] if line else []
     if how["kind"] == DATES:
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
-    column = _known(column) if column.hasnans else column
     numeric = types.is_numeric_dtype(column.dtype)
+    if len(present) < len(given) and column.dtype == np.float64 and (column % 1 == 0).all():
+        column = column.astype(np.int64)  # as pandas reads them without gaps
     is_whole = numeric and not types.is_bool_dtype(column.dtype) and bool((column % 1 == 0).all())
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
-    if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES and not is_amount:
+    has_many = column.nunique() > _MOST_CLASSES
+    if task is None and types.is_integer_dtype(column.dtype) and has_many and not is_amount:
         counts = "counts (--set likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
             f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
             f"they are {counts}amounts (--task regression) or classes (--task classification); in Python by `task`."
         )
-    is_many = is_amount and column.nunique() > _MOST_CLASSES
-    if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):
-        may_count = is_whole and not (line or is_amount or task)
-        return _numbers(column, label, is_whole=is_whole, may_count=may_count)
+    if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or (is_amount and has_many))):
+        if not numeric:
+            such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
+            raise InputError(f"{label} must be numeric for a regression, and holds text, such as {such}: mend it.")
+        values = column.to_numpy(dtype=np.float64)
+        if (infinite := column.astype(np.float64).abs() == np.inf).any():
+            raise InputError(f"{label} must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
+        if len(values) > 1 and (values == values[0]).all():
+            raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
+        may_count = is_whole and not (line or is_amount or task) and values.min() >= 0
+        hint = "; if they are counts, --set likelihood.type=poisson" if may_count else ""
+        return Target("regression", values, (), ("whole numbers" if is_whole else "real numbers") + hint)
+    if types.is_float_dtype(column.dtype) and not is_whole:
+        raise InputError(f"{label} must hold whole numbers or text for a classification: ask for a regression.")
     return _classes(column, label, order_of(given), is_told=task is not None, is_whole=is_whole)
 
 
-def _known(column: "pd.Series") -> "pd.Series":
-    """Return the values that are there, in the type that they would have without gaps: whole numbers as integers."""
-    known = column.dropna().infer_objects()
-    is_whole = known.dtype == np.float64 and bool((known % 1 == 0).all())
-    return known.astype(np.int64) if is_whole else known
-
-
-def _rows(chosen: "pd.Series") -> str:
-    """Return which rows of the file a mask has, some of whose rows may have been left out."""
-    return rows_of(chosen.reindex(range(int(chosen.index[-1]) + 1), fill_value=False))
-
-
-def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool) -> Target:
-    import pandas as pd
-
-    if not pd.api.types.is_numeric_dtype(column.dtype):
-        strange = pd.to_numeric(column, errors="coerce").isna()
-        where = f", such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
-        raise InputError(f"{label} must be numeric for a regression, and holds text{where}: mend it.")
-    values = column.to_numpy(dtype=np.float64)
-    if (infinite := column.astype(np.float64).abs() == np.inf).any():
-        raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows.")
-    if len(values) > 1 and (values == values[0]).all():
-        raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
-    kind = "whole numbers" if is_whole else "real numbers"
-    hint = "; if they are counts, likelihood.type=poisson" if may_count and values.min() >= 0 else ""
-    return Target("regression", values, (), kind + hint)
-
-
 def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_told: bool, is_whole: bool) -> Target:
-    from pandas.api import types
-
-    numeric = types.is_numeric_dtype(column.dtype)
-    if types.is_float_dtype(column.dtype) and not is_whole:
-        raise InputError(f"{label} must hold whole numbers or text for a classification: ask for a regression.")
-    values = column.to_numpy() if numeric else column.astype(str).to_numpy(dtype=str)
-    if types.is_float_dtype(column.dtype):
-        values = values.astype(np.int64)
+    """Return classes, the sorted values or those of an order."""
+    values = column.to_numpy(np.int64) if is_whole else column.astype(str).to_numpy(dtype=str)
     classes, codes = np.unique(values, return_inverse=True)
     if order is not None:
         classes = np.array([name for name in map(str, order) if name in classes])
         codes = (values[:, None] == classes).argmax(1)
-    if len(classes) < 2:
-        raise InputError(f"{label} has only one class, {str(classes[0])!r}: a classification needs at least two.")
     names = tuple(str(name) for name in classes)
-    if not (numeric or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
+    if len(names) < 2:
+        raise InputError(f"{label} has only one class, {names[0]!r}: a classification needs at least two.")
+    if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         raise InputError(
             f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
             "classes: turn it into numbers, or say that they are classes (--task classification)."
         )
     if odd := [name for name in names if "\0" in name]:
         raise InputError(f"{label} has a class with a null character, {odd[0]!r}: rename it.")
-    reason = f"{len(names)} classes"
+    shown = f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
+    reason = f"{len(names)} classes{'' if is_told else shown}"
     if is_whole and not is_told:
         hint = "if they are counts, --set likelihood.type=poisson, if amounts, --task regression"
         reason = f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
-    elif not is_told:
-        reason += f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
-    has_order = numeric or order is not None or types.is_bool_dtype(column.dtype)
-    return Target("classification", codes, names, reason, has_order)
+    is_ordered = is_whole or order is not None or column.dtype == bool
+    return Target("classification", codes, names, reason, is_ordered)

@@ -1,7 +1,7 @@
 """Texts of tables as numbers and as dates, which become days and phases; without torch."""
 
 import re
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import TYPE_CHECKING, Required, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _DAYS = (
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _FORMATS = (_ISO, *(day + time for day in _DAYS for time in _TIMES))
 _DATE = r".*\d.*[-./, ].*\d.*"
-_ZONED = re.compile(r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)")
+_ZONED = r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)"
 """Dates with a time zone, as pandas writes them and as the international format has them."""
 _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
@@ -47,20 +47,16 @@ class How(TypedDict, total=False):
     lack: bool
 
 
-def thousands(decimal: str) -> str:
-    """Return the mark of thousands beside a mark of decimals."""
-    return "." if decimal == "," else ","
-
-
 def numbers_of(texts: "pd.Series", decimal: str) -> "pd.Series":
     """Return texts as numbers, float64, NaN where a text is none; thousands may be marked."""
-    mark, group = re.escape(decimal), re.escape(thousands(decimal))
+    thousands = "." if decimal == "," else ","
+    mark, group = re.escape(decimal), re.escape(thousands)
     whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)"
     pattern = rf"[-+]?(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
     different = texts.dropna().drop_duplicates()
     plain = different.str.strip()
     kept = plain.str.fullmatch(pattern).astype(bool)
-    bare = plain[kept].str.replace(thousands(decimal), "", regex=False).str.replace(decimal, ".", regex=False)
+    bare = plain[kept].str.replace(thousands, "", regex=False).str.replace(decimal, ".", regex=False)
     return texts.map(dict(zip(different[kept], bare.astype(float), strict=True))).astype(np.float64)
 
 
@@ -105,17 +101,18 @@ def in_utc(dates: "pd.Series") -> "pd.Series":
 
 def one_zone(cells: "pd.Series", before: How | None, label: str) -> bool | None:
     """Return whether dates say their time zone, None without any; refuse some that do, or do not as in training."""
-    told = [bool(_ZONED.fullmatch(str(cell))) for cell in cells.dropna()]
+    present = cells.dropna().astype(str)
+    told = present.str.fullmatch(_ZONED).astype(bool)
     learned = None if before is None else before.get("zone")
-    odd = [i for i, is_told in enumerate(told) if is_told != (told[0] if learned is None else learned)]
-    if odd:
-        how, others = ("with", "without")[:: 1 if told[odd[0]] else -1]
+    expected = learned if learned is not None else bool(told.iloc[0]) if len(told) else None
+    if len(odd := present[told != expected]):
+        how, others = ("without", "with") if expected else ("with", "without")
         where = f"beside dates {others} it" if learned is None else f"and training had them {others} it"
         raise InputError(
-            f"{label} holds dates {how} a time zone, such as {str(cells.dropna().iloc[odd[0]])!r}, {where}, hours "
-            "apart: write all with their zone, such as 2024-05-31 14:00+02:00, or all without."
+            f"{label} holds dates {how} a time zone, such as {odd.iloc[0]!r}, {where}, hours apart: write all with "
+            "their zone, such as 2024-05-31 14:00+02:00, or all without."
         )
-    return told[0] if told else learned
+    return expected
 
 
 def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:
@@ -160,9 +157,3 @@ def day(stored: How, days: float) -> str:
     import pandas as pd
 
     return str(pd.Timestamp(stored["start"]) + pd.Timedelta(days=days))[:10]
-
-
-def any_value(value: Any) -> str:
-    """Return a value of a category as text; whole numbers read as 2 and 2.0 are the same."""
-    is_whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
-    return str(int(value) if is_whole else value)
