@@ -26,9 +26,8 @@ _SOURCE = "Spec file, or a CSV, Excel or Parquet file."
 _TASK = "regression (numbers, counts) or classification (classes), where the target leaves it open."
 _GROUPS = "Column of rows that belong together, such as patients: whole groups are held out."
 _LAST = "Share of the rows to hold out from the end of the table, for rows in the order of time, such as 0.2."
-_CATEGORIES = (
-    "How text becomes numbers, onehot or ordinal, and columns of numbers that are categories; may be repeated."
-)
+_CATEGORIES = "How text becomes numbers, onehot or ordinal, or a column of numbers that are categories."
+_SET = typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change the spec; may be repeated.")
 
 
 class _Terminated(BaseException):
@@ -115,20 +114,12 @@ def _say(text: str) -> None:
         typer.echo(printable(text))
 
 
-def _version(value: bool) -> bool:  # noqa: FBT001 - the form typer asks for
-    if value:
+@app.callback(invoke_without_command=True)
+def _options(*, version: Annotated[bool, typer.Option("--version", help="Say which.")] = False) -> None:
+    if version:
         import pyrobnn
 
         typer.echo(f"pyrobnn {pyrobnn.__version__}")
-        raise typer.Exit
-    return value
-
-
-@app.callback()
-def _options(
-    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False
-) -> None:
-    pass
 
 
 @app.command(epilog=_such_as("demo --out runs/demo"))
@@ -137,19 +128,14 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
 ) -> None:
-    """Fit three small tables, print the results, and write a report on each (about a minute).
-
-    An earlier demonstration in the folder is replaced.
-    """
+    """Fit three small tables, print the results, and write a report on each (a minute); replaces an earlier one."""
     with waiting(_LOADING):
         from pyrobnn.runs import demo
 
     demo.demo(out, seed=seed, progress=sys.stderr.isatty(), say=_say)
 
 
-@app.command(
-    epilog=_such_as("fit house.csv --target price", "fit visits.csv --target score --groups patient --drop visit"),
-)
+@app.command(epilog=_such_as("fit house.csv --target price", "fit visits.csv --target score --groups patient"))
 def fit(
     source: Annotated[Path, typer.Argument(metavar="SPEC|TABLE", help=_SOURCE, show_default=False)],
     *,
@@ -162,19 +148,14 @@ def fit(
     sep: Annotated[str | None, typer.Option(help="What separates the columns, if the first lines do not tell.")] = None,
     decimal: Annotated[str | None, typer.Option(help="Mark of decimals: a point, or a comma.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Of a file that is not UTF-8, such as cp1252.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change the spec; may be repeated.")
-    ] = None,
+    changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name of the file> if not given.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")] = False,
 ) -> None:
-    """Fit a table or a spec file; score the fit on the test part, and write a run folder.
-
-    After an interruption the same command goes on.
-    """
-    options = {"task": task, "drop": drop, "groups": groups, "test_last": test_last, "categories": categories}
-    options |= {"sep": sep, "decimal": decimal, "encoding": encoding}
-    asked = [*(changes or ()), *(f"data.{key}={json.dumps(value)}" for key, value in options.items() if value)]
+    """Fit a table or a spec file, and write a run folder. After an interruption the same command goes on."""
+    given = {"task": task, "drop": drop, "groups": groups, "test_last": test_last, "categories": categories}
+    given |= {"sep": sep, "decimal": decimal, "encoding": encoding}
+    asked = [*(changes or ()), *(f"data.{key}={json.dumps(value)}" for key, value in given.items() if value)]
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target, asked)
     check_new_run(folder, overwrite=overwrite)
@@ -211,10 +192,9 @@ def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     for folder in run_dirs:
         run_folder(folder)
-    with waiting(_LOADING):
+    with waiting("comparing the runs"):
         from pyrobnn.runs.compared import compare_runs
 
-    with waiting("comparing the runs"):
         comparison = compare_runs(run_dirs)
     _say(str(comparison))
 
@@ -243,18 +223,16 @@ def predict(
 
 def _check_out(out: Path, table: Path) -> None:
     """Refuse a file of predictions that could not be written, or would replace a table."""
-    if out.is_file() and not ending(out):
-        problem = f"is there already, and is no table ({', '.join(ENDINGS)})"
-    elif out.suffix.lower() not in ("", ".csv", ".txt"):
-        problem = f"ends in {out.suffix}, and predictions are written as CSV"
-    elif not os.path.isdir(out.parent):
-        problem = f"is in no folder, {out.parent} is not there"
-    elif out.exists() and out.samefile(table):
-        problem = "is the table to predict for, and would be replaced"
-    else:
-        check_writable(out, "file")
-        return
-    raise InputError(f"--out {out} {problem}: choose another name, such as predictions.csv.")
+    problems = {
+        f"is there already, and is no table ({', '.join(ENDINGS)})": out.is_file() and not ending(out),
+        f"ends in {out.suffix}, and predictions are written as CSV": out.suffix.lower() not in ("", ".csv", ".txt"),
+        f"is in no folder, {out.parent} is not there": not os.path.isdir(out.parent),
+        "is the table to predict for, and would be replaced": out.exists() and out.samefile(table),
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            raise InputError(f"--out {out} {problem}: choose another name, such as predictions.csv.")
+    check_writable(out, "file")
 
 
 @data_app.command("list", epilog=_such_as("data list"))

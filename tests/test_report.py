@@ -125,7 +125,7 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
     rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD)
     text = flat_text(rendered)
-    assert f"typical error (RMSE) ↓1.234± 0.056{words.SCORES['rmse'][1]}" in text
+    assert f"typical error (RMSE) ↓1.234± 0.056{words.meaning('rmse')[1]}" in text
     assert "own ↑3.0± 1.0" in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
@@ -161,7 +161,7 @@ def test_classification_has_a_reliability_diagram(classification, drawn):
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
     counts = [part.class_counts(3) for part in (train, test)]
     shown = ", ".join(f"{name} ({a} + {b})" for name, a, b in zip("abc", *counts, strict=True))
-    assert f"classes (3), examples to train on and to test on{shown}" in flat_text(rendered)
+    assert f"classes (3), examples to train on and held out{shown}" in flat_text(rendered)
     assert "Scores on 6 held-out examples" in flat_text(rendered)
 
 
@@ -195,9 +195,8 @@ def scored(**values):
     ],
     ids=["r2", "rare", "none", "nothing"],
 )
-def test_the_first_sentence_says_what_was_found(scores, baselines, shares, regression):
-    odd = bnn.Data(regression[0].x, regression[0].y, target_name="{0} # %s")
-    tested, trained = (words.found(scores, baselines, odd, 30, has_test=has_test) for has_test in (True, False))
+def test_the_first_sentence_says_what_was_found(scores, baselines, shares):
+    tested, trained = (words.found(scores, baselines, "{0} # %s", 30, part) for part in ("held-out", "training"))
     assert re.findall(r"(\d+) %(?!s)", tested) == (shares or [])
     assert ("30 held-out examples" in tested) == ("its own 30 training examples" in trained) == (shares is not None)
 

@@ -16,8 +16,8 @@ from pyrobnn.inference.training import loop
 from pyrobnn.metrics import score
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.compared import Comparison, compare_runs
-from pyrobnn.runs.folder import CHECKPOINT, UNFINISHED
-from pyrobnn.runs.predict import folder_for_new_rows, predict_table, rounded
+from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED
+from pyrobnn.runs.predict import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, run
 from pyrobnn.runs.spec import RunSpec
 
@@ -183,7 +183,7 @@ def test_the_same_call_goes_on_to_the_same_bytes(changes, tmp_path, no_report, m
     """And so does the spec that the folder keeps; an earlier run is replaced from the start."""
     run(spec_of(), tmp_path / "run", progress=False)
     interrupted(monkeypatch, tmp_path / "run", spec_of(**changes), overwrite=True)
-    with pytest.raises(InputError, match="is not a run folder, the run was interrupted: `pyrobnn fit .*unfinished"):
+    with pytest.raises(InputError, match="has no manifest.json, the run was interrupted: `pyrobnn fit .*unfinished"):
         predict_table(tmp_path / "run", tmp_path / "new.csv")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     asked = RunSpec.from_toml(tmp_path / "copy" / UNFINISHED)
@@ -315,9 +315,8 @@ def test_new_rows_are_predicted_from_all_rows(linear, tmp_path):
     scores = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["scores"]
     again = bnn.score(bnn.load(tmp_path / "run" / "posterior").predict(result.test.x, num_draws=400), result.test.y)
     assert scores["rmse"]["value"] == pytest.approx(float(again["rmse"].value))
-    assert f"a fit to {len(frame)} rows" in result.learned
-    assert f"a fit to {len(train)}." in result.learned
-    assert result.learned in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert f"by a fit to {len(frame)} rows. The scores are of a fit to {len(train)}." in page
 
 
 @pytest.mark.slow
@@ -346,8 +345,7 @@ def test_large_tables_and_data_by_name_have_one_fit(linear, tmp_path, monkeypatc
     large = run(linear_spec(linear, **short), tmp_path / "large", progress=False)
     for result in (named, large):
         assert result.final is result.posterior
-        assert result.learned == ""
-        assert folder_for_new_rows(result.path) == result.path
+        assert not (result.path / ALL_ROWS).exists()
 
 
 @pytest.mark.usefixtures("no_report")
@@ -461,12 +459,13 @@ def longer(tmp_path_factory):
 @pytest.mark.slow
 def test_runs_are_compared_on_the_same_examples(whole, longer):
     found = compare_runs([whole.path, longer.path])
-    assert (found.best, set(found.scores)) == ("b/whole", {"a/whole", "b/whole"})
-    assert found.specs == {"fit.lr": {"a/whole": 0.01, "b/whole": 0.1}, "fit.steps": {"a/whole": 3, "b/whole": 100}}
+    first, second = map(str, (whole.path, longer.path))
+    assert (found.best, set(found.scores)) == (second, {first, second})
+    assert found.specs == {"fit.lr": {first: 0.01, second: 0.1}, "fit.steps": {first: 3, second: 100}}
     test = longer.test
     predictions = [bnn.load(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
     gap = predictions[0].log_prob(test.y) - predictions[1].log_prob(test.y)
-    row = found.differences["a/whole"].loc["log_likelihood"]
+    row = found.differences[first].loc["log_likelihood"]
     assert row["difference"] == pytest.approx(float(gap.double().mean()))
     assert row["stderr"] == pytest.approx(float(gap.double().std()) / len(gap) ** 0.5)
     assert found.num_test == len(test)

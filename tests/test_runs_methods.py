@@ -31,27 +31,22 @@ METHODS = {
     "svi": (
         'type = "svi"\nsteps = 5',
         "How far the fit has moved from the prior (ELBO)",
-        "by svi with a mean field guide, in 5 steps",
     ),
     "ensemble": (
         'type = "ensemble"\nmembers = 2\n[fit.method]\nsteps = 5\n[guide]\ntype = "mean_field"',
         "The 2 members",
-        "by ensemble of svi with a mean field guide, in 5 steps",
     ),
     "swag": (
         'type = "swag"\nsteps = 8\nevery = 2\nrank = 2\n[fit.method]\nsteps = 5',
         "How far the fit has moved from the prior (ELBO)",
-        "by swag of svi with a map guide, in 5 steps",
     ),
     "nuts": (
         'type = "nuts"\nnum_draws = 6\nwarmup = 4\nnum_chains = 2\nmax_tree_depth = 2\nengine = "eager"',
         "The Markov chains",
-        "by nuts, in 10 steps",
     ),
     "sgld": (
         'type = "sgld"\nstep_size = 1e-4\nnum_draws = 5\nburn_in = 2\nthinning = 1\nnum_chains = 2',
         "The Markov chains",
-        "by sgld, in 7 steps",
     ),
 }
 SECTIONS = {"How far the fit has moved from the prior (ELBO)", "The 2 members", "The Markov chains"}
@@ -65,9 +60,9 @@ def invoke(*arguments):
 
 @pytest.mark.one_in(6)
 @pytest.mark.usefixtures("quick_check")
-@pytest.mark.parametrize(("section", "heading", "sentence"), METHODS.values(), ids=METHODS.keys())
+@pytest.mark.parametrize(("section", "heading"), METHODS.values(), ids=METHODS.keys())
 @pytest.mark.filterwarnings("ignore:.* draws diverged")
-def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path, monkeypatch):
+def test_a_run_from_its_file_to_predictions(section, heading, tmp_path, monkeypatch):
     import xarray
 
     monkeypatch.chdir(tmp_path)
@@ -75,7 +70,6 @@ def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path
     assert "RMSE" in invoke("fit", "spec.toml", "--out", "run").output
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {heading for heading in SECTIONS if f"<h3>{heading}</h3>" in page} == {heading}
-    assert sentence in page
     spec = RunSpec.from_toml("run/spec.toml")
     assert spec.method == RunSpec.from_toml("spec.toml").method
     posterior = bnn.load(tmp_path / "run" / "posterior")

@@ -75,7 +75,7 @@ def test_the_template_switches_escaping_off_nowhere():
     template = (PACKAGE / "report" / "report.html.j2").read_text(encoding="utf-8")
     assert "safe" not in template
     assert "autoescape" not in template
-    for attribute in ('class="mark {{ finding.kind }}"', 'alt="{{ picture.title }}: {{ picture.caption }}"'):
+    for attribute in ('class="mark {{ finding.kind }}"', 'alt="{{ heading }}: {{ caption }}"'):
         assert attribute in template  # the only values inside tags besides pictures, and in quotes
 
 

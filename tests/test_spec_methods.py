@@ -137,7 +137,7 @@ TARGETS = {"classes": ["no", "yes", "may"] * 13, "counts": COUNTS, "real values"
 NUMBERS = ["beta", "censored_gaussian", "gamma", "gaussian", "laplace", "log_normal", "mixture_density"]
 NUMBERS += ["negative_binomial", "poisson", "student_t", "zero_inflated"]
 PAIRS = {
-    **{("classes", kind): "'b' must be numeric for a regression, got str, with text such as 'no'" for kind in
+    **{("classes", kind): "'b' must be numeric for a regression, and holds text, such as 'no'" for kind in
        NUMBERS},
     **{("real values", kind): f"t: The targets are numbers, and {name}.* is for classes" for kind, name in
        {"categorical": "Categorical", "bernoulli": "Bernoulli", "ordinal": "Ordinal"}.items()},

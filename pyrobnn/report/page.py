@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import io
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,19 +33,13 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
 from pyrobnn.tables.cells import with_marks
 
-_AUDIT_DRAWS = 300
-_PREDICTIVE_DRAWS = 500
-_PLANE_DRAWS = 100
-_MOST_AUDITS = 30
+_AUDIT_DRAWS, _MOST_AUDITS = 300, 30
+_PREDICTIVE_DRAWS, _PLANE_DRAWS = 500, 100
 _FEWEST_FOR_CURVES = 20
-_SHUFFLES = 3
-_SHUFFLE_DRAWS = 50
-_MOST_COLUMNS_FOR_IMPORTANCE = 300
-_MOST_EFFECTS = 6
-_ROWS_FOR_IMPORTANCE = 60_000
-_PICTURE_INCHES = 4.0
+_SHUFFLES, _SHUFFLE_DRAWS, _ROWS_FOR_IMPORTANCE = 3, 50, 60_000
+_MOST_COLUMNS_FOR_IMPORTANCE, _MOST_EFFECTS = 300, 6
+_PICTURE_INCHES, _PICTURE_DPI = 4.0, 200
 """On a phone 390 points wide a letter of 9 points has 10 of them or more."""
-_PICTURE_DPI = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,18 +54,6 @@ class Rendered:
 
     html: str
     figures: dict[str, bytes]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Picture:
-    name: str
-    title: str
-    caption: str
-    png: bytes
-
-    @property
-    def base64(self) -> str:
-        return base64.b64encode(self.png).decode("ascii")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,20 +85,22 @@ class Facts:
     doubts: Sequence[str] = ()
     folder: str = ""
 
+    def title(self, target: str) -> str:
+        """Return the file or the data set of the run, and its target."""
+        data = self.spec.get("data") if isinstance(self.spec, Mapping) else None
+        source = data.get("path") or data.get("name") if isinstance(data, Mapping) else None
+        return f"{Path(source).name}: {target}" if source else f"{target}: Bayesian neural network"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fit:
-    """A fit with the data that it was scored on: the test part, or the training data without one."""
+    """A fit with the data that it was scored on: those held out, or the training data without any."""
 
     posterior: Posterior | Mixture
     train: Data
     test: Data | None
     scores: Mapping[str, Score]
     facts: Facts
-
-    @property
-    def part(self) -> str:
-        return "training" if self.test is None else "held-out"
 
     @property
     def scored(self) -> Data:
@@ -148,48 +133,41 @@ def render(
         '<!doctype html>'
     """
     fit = _Fit(posterior, train, test, scores, facts)
-    pictures = _pictures(fit)
+    figures = {name: _png(figure) for name, figure in _figures(fit)}
+    part, num = "training" if test is None else "held-out", len(fit.scored)
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
     settings = parts | {"method": posterior.record.method} if facts.spec is None else facts.spec
     spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
-        title=words.title(facts.spec, train.target_name),
+        words=words,
         shown=_shown,
-        simple_score=words.simple_score,
-        names=words.SCORES,
-        found=words.found(scores, baselines, train, len(fit.scored), has_test=test is not None),
-        sentence=words.sentence(posterior, train),
+        title=facts.title(train.target_name),
+        found=words.found(scores, baselines, train.target_name, num, part),
         diagnosis=diagnosis,
-        score_tables=[
-            [
-                (words.name_of(name, scores[name]), words.SCORES.get(name, ("", ""))[1], name, scores[name])
-                for name in names
-            ]
-            for names in words.score_rows(scores)
-        ],
+        scores=scores,
+        score_names=words.score_rows(scores),
         baselines=baselines,
         evidence=None if isinstance(posterior, Mixture) else posterior.record.laplace,
         spelling=spelling,
         next_step=words.next_step(diagnosis, spelling, facts.folder),
         folder=shlex.quote(facts.folder or "RUN_DIR"),
-        scored=fit.part,
-        num_scored=len(fit.scored),
-        pictures=pictures,
-        explained=words.EXPLAINED,
+        part=part,
+        num_scored=num,
+        pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
         audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
         num_members=len(posterior.members),
         most_rows=_MOST_AUDITS,
         chains=chains_of(posterior, train),
         notes=facts.notes,
-        doubts=[*facts.doubts, *words.gap_line(fit.scored, fit.part)],
+        doubts=[*facts.doubts, *words.gap_line(fit.scored, part)],
         by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
         data_rows=words.data_rows(train, test, facts.class_names, facts.columns),
-        ending_rows=words.ending_rows(posterior),
+        fit_rows=words.fit_rows(posterior),
         tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )
-    return Rendered(html, {picture.name: picture.png for picture in pictures})
+    return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
 
 
 def _shown(name: str, score: Score) -> tuple[str, str]:
@@ -198,82 +176,54 @@ def _shown(name: str, score: Score) -> tuple[str, str]:
     return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
 
 
-def _pictures(fit: _Fit) -> list[_Picture]:
-    """Return at most six pictures: predictions, calibration, columns, simulated data and training."""
-    pictures = _of_inputs(fit) or _of_targets(fit)
-    pictures += _of_calibration(fit)
-    if len(pictures) <= 2:  # a plane shows what two columns do
-        pictures += _of_columns(fit)
-    if len(fit.scored) >= _FEWEST_FOR_CURVES:
-        target, class_names = fit.train.target_name, fit.facts.class_names
-        figure = plots.predictive_check(fit.prediction, fit.scored.y, target=target, class_names=class_names)
-        pictures.append(_picture("predictive_check", "Simulated data", figure))
-    history = fit.posterior.history
-    if history is not None and len(history):
-        pictures.append(_picture("elbo", "Training", plots.elbo(history, layout="column")))
-    return pictures
-
-
-def _of_inputs(fit: _Fit) -> list[_Picture]:
-    """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
+def _figures(fit: _Fit) -> Iterator[tuple[str, Figure]]:
+    """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
+    prediction, y, facts, history = fit.prediction, fit.scored.y, fit.facts, fit.posterior.history
+    target, is_classes = fit.train.target_name, prediction.is_classification
     num_inputs = fit.train.x[0].numel() if fit.train.x.ndim == 2 else 0
-    if num_inputs == 1 and not fit.prediction.is_classification:
-        figure = _alone(lambda axis: plots.fit_1d(fit.posterior, fit.train, ax=axis))
-        return [_picture("fit", "Predictions", figure)]
-    if num_inputs != 2:
-        return []
-    num_draws = max(_PLANE_DRAWS, len(fit.posterior.members))
-    plane = Plane.of(fit.posterior, fit.train, num_draws=num_draws, class_names=fit.facts.class_names)
-    first, last = (_alone(plane.draw, number) for number in (0, len(plane.surfaces) - 1))
-    return [
-        _picture("surface", "Predictions over the inputs", first),
-        _picture("epistemic", "Epistemic uncertainty", last),
-    ]
+    if num_inputs == 1 and not is_classes:
+        yield "fit", _alone(lambda axis: plots.fit_1d(fit.posterior, fit.train, ax=axis))
+    elif num_inputs == 2:
+        draws = max(_PLANE_DRAWS, len(fit.posterior.members))
+        plane = Plane.of(fit.posterior, fit.train, num_draws=draws, class_names=facts.class_names)
+        yield "surface", _alone(plane.draw, 0)
+        yield "epistemic", _alone(plane.draw, len(plane.surfaces) - 1)
+    elif is_classes:
+        names = facts.class_names
+        yield (
+            "confusion",
+            _alone(lambda axis: plots.confusion(prediction, y, ax=axis, target=target, class_names=names)),
+        )
+    elif prediction.has_quantiles:
+        yield "observed_vs_predicted", _alone(draw_intervals, prediction, y, target)
+    if is_classes:
+        yield "reliability", _alone(draw_reliability, prediction, y, target)
+    elif prediction.has_quantiles:
+        yield "coverage", _alone(draw_coverage, prediction, y, target)
+    if num_inputs != 2:  # a plane shows what two columns do
+        yield from _of_columns(fit)
+    if len(fit.scored) >= _FEWEST_FOR_CURVES:
+        yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=facts.class_names)
+    if history is not None and len(history):
+        yield "elbo", plots.elbo(history, layout="column")
 
 
-def _of_targets(fit: _Fit) -> list[_Picture]:
-    """Return a picture of the predictions beside the targets."""
-    target = fit.train.target_name
-    if fit.prediction.is_classification:
-        figure, (axis,) = panels(1, panel=TALL)
-        plots.confusion(fit.prediction, fit.scored.y, ax=axis, target=target, class_names=fit.facts.class_names)
-        return [_picture("confusion", "Confusion of classes", figure)]
-    if not fit.prediction.has_quantiles:
-        return []
-    figure = _alone(draw_intervals, fit.prediction, fit.scored.y, target)
-    return [_picture("observed_vs_predicted", "Predictions", figure)]
-
-
-def _of_calibration(fit: _Fit) -> list[_Picture]:
-    if fit.prediction.is_classification:
-        figure = _alone(draw_reliability, fit.prediction, fit.scored.y, fit.train.target_name)
-        return [_picture("reliability", "Calibration", figure)]
-    if not fit.prediction.has_quantiles:
-        return []
-    figure = _alone(draw_coverage, fit.prediction, fit.scored.y, fit.train.target_name)
-    return [_picture("coverage", "Calibration", figure)]
-
-
-def _of_columns(fit: _Fit) -> list[_Picture]:
-    """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow."""
+def _of_columns(fit: _Fit) -> Iterator[tuple[str, Figure]]:
+    """Yield the importance and the effects of columns, from as many rows as a second or two allow."""
     scored, columns = fit.scored, fit.facts.columns
     num_columns = len(columns or scored.feature_names)
     if not 1 < num_columns <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
-        return []
+        return
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (num_columns * _SHUFFLES)))
+    rows = scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)]
     draws = max(_SHUFFLE_DRAWS, len(fit.posterior.members))
-    table = permutation_importance(
-        fit.posterior,
-        scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)],
-        groups=columns,
-        num_shuffles=_SHUFFLES,
-        num_draws=draws,
-    )
+    table = permutation_importance(fit.posterior, rows, groups=columns, num_shuffles=_SHUFFLES, num_draws=draws)
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
-        return []
+        return
     importance = plots.importance(table)
     if not fit.prediction.is_classification and "rmse" not in fit.scores:  # no means
-        return [_picture("importance", "Which columns matter", importance)]
+        yield "importance", importance
+        return
     places = columns or with_marks(scored.feature_names)
     effects = plots.effects(
         fit.posterior,
@@ -285,10 +235,8 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
     )
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
-    return [
-        _picture("importance", "Which columns matter", importance),
-        _picture("effects", "How the prediction changes", effects),
-    ]
+    yield "importance", importance
+    yield "effects", effects
 
 
 def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
@@ -298,22 +246,19 @@ def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
     return figure
 
 
-def _picture(name: str, title: str, figure: Figure) -> _Picture:
+def _png(figure: Figure) -> bytes:
     width, height = figure.get_size_inches()
     figure.set_size_inches(_PICTURE_INCHES, _PICTURE_INCHES * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_PICTURE_DPI)
     close(figure)
-    return _Picture(f"{name}.png", title, words.CAPTIONS[name], stream.getvalue())
+    return stream.getvalue()
 
 
 @functools.cache
 def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("pyrobnn", "report")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pyrobnn", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("report.html.j2")

@@ -18,7 +18,8 @@ from pyrobnn.tables.files import ending
 
 UNFINISHED = "unfinished.toml"
 """The spec as it was asked for; the file is there from the start of a run to its end."""
-CHECKPOINT, ALL_ROWS = "checkpoint", "all_rows"
+CHECKPOINT, ALL_ROWS, ROWS = "checkpoint", "all_rows", "rows.safetensors"
+"""Checkpoints of a fit, the fit to all rows, and the rows from which missing values are drawn."""
 
 
 def has_fit(path: Path) -> bool:
@@ -26,28 +27,21 @@ def has_fit(path: Path) -> bool:
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
 
 
-def is_unfinished(path: Path) -> bool:
-    """Whether a run was begun there, and not ended."""
-    return (path / UNFINISHED).is_file()
-
-
-def run_folder(run_dir: str | Path) -> Path:
-    """Return the path of a run folder; refuse other folders."""
+def run_folder(run_dir: str | Path, needed: str = "manifest.json") -> Path:
+    """Return the path of a run folder that has a file; refuse others."""
     folder = Path(run_dir)
-    if not has_fit(folder):
-        lacks = "the run was interrupted" if is_unfinished(folder) else "it has no spec.toml and manifest.json"
-        remedy = f"`{go_on(folder)}` goes on with it" if is_unfinished(folder) else "pass one from `fit`"
-        raise InputError(f"{folder} is not a run folder, {lacks}: {remedy}.")
-    return folder
+    if has_fit(folder) and (folder / needed).is_file():
+        return folder
+    if (folder / UNFINISHED).is_file():
+        raise InputError(f"{folder} has no {needed}, the run was interrupted: `{go_on(folder)}` goes on with it.")
+    raise InputError(f"{folder} is not a run folder, it has no {needed}: pass one from `fit`.")
 
 
 def new_run_folder(source: Path, *, overwrite: bool) -> Path:
     """Return the folder for a table or spec; for the spec of a run a new one beside it, or its own to be replaced."""
     run_dir = source.parent if source.parent.name else source.absolute().parent
-    if source.name == UNFINISHED:
-        return run_dir
-    if source.name == "spec.toml" and has_fit(run_dir):
-        return run_dir if overwrite else Path(next_name(str(run_dir)))
+    if source.name == UNFINISHED or (source.name == "spec.toml" and has_fit(run_dir)):
+        return run_dir if overwrite or source.name == UNFINISHED else Path(next_name(str(run_dir)))
     return Path("runs") / (source.name.removesuffix(ending(source)) if ending(source) else source.stem)
 
 
@@ -58,7 +52,7 @@ def go_on(path: Path) -> str:
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
     """Refuse a folder that has something else, or another run that is complete, or that cannot be made."""
-    if is_unfinished(path):
+    if (path / UNFINISHED).is_file():
         return
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already: choose another name, or replace it with {_overwrite()}.")
@@ -69,9 +63,9 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
 def begin(path: Path, asked: str, *, overwrite: bool) -> None:
     """Make the folder of a run with its mark, or find that of the same run; `asked` is its spec in TOML."""
     mark = path / UNFINISHED
-    asked = f"# This run is not finished: the command that began it, or `{go_on(path)}`, goes on with it.\n{asked}"
+    text = f"# This run is not finished: the command that began it, or `{go_on(path)}`, goes on with it.\n{asked}"
     if mark.is_file() and not overwrite:
-        if mark.read_text(encoding="utf-8").partition("\n")[2] == asked.partition("\n")[2]:
+        if mark.read_text(encoding="utf-8").partition("\n")[2] == asked:
             return
         if _has_work(path):
             raise InputError(
@@ -80,7 +74,7 @@ def begin(path: Path, asked: str, *, overwrite: bool) -> None:
             )
     shutil.rmtree(path, ignore_errors=True)
     with new_file(mark) as file:
-        file.write_text(asked, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -18,13 +18,11 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.folder import ALL_ROWS, read_json, run_folder
+from pyrobnn.runs.folder import ALL_ROWS, ROWS, read_json, run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.tables.encoder import Encoder
 
-ROWS = "rows.safetensors"
-"""The file of the rows from which missing values are drawn."""
 _DECIMALS = 6
 """Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
 
@@ -38,11 +36,6 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
     return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
 
 
-def folder_for_new_rows(folder: Path) -> Path:
-    """Return the folder, in a run folder or itself, with the posterior that predicts new rows."""
-    return folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder
-
-
 def predict_table(
     run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], object] = lambda _: None
 ) -> pd.DataFrame:
@@ -50,16 +43,12 @@ def predict_table(
 
     The file has the feature columns of the training data; other columns are ignored. A row with an unknown category, or
     without a value, is predicted as a mixture over values that are drawn given the others. `on_note` is called with a
-    line on each assumption about the file, and on each column with values outside of what was learned.
-
-    Returns:
-        One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
-        from 1. An `id` such as mean, which is a column of the result too, becomes mean_id. The other columns are those
-        of `Prediction.to_frame`. A run of a table adds `outside`, the columns whose value lies outside of what was
-        learned, or nothing.
+    line on each assumption about the file. The first column is the `id` of the spec if the table has it, or else `row`,
+    counted from 1; then come those of `Prediction.to_frame`, and of a table `outside`, the columns whose value lies
+    outside of what was learned.
     """
     folder = run_folder(run_dir)
-    place = folder_for_new_rows(folder)
+    place = folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder
     data = read_json(place / "manifest.json")["data"]
     spec = RunSpec.from_toml(folder / "spec.toml")
     encoder = Encoder.stored(data.get("encoder"), data["feature_names"])

@@ -27,20 +27,10 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.report.words import summary
-from pyrobnn.runs.folder import (
-    ALL_ROWS,
-    CHECKPOINT,
-    begin,
-    check_new_run,
-    go_on,
-    has_fit,
-    kept,
-    read_json,
-    run_folder,
-    write_json,
-)
-from pyrobnn.runs.predict import ROWS, rounded, write_table
+from pyrobnn.report import words
+from pyrobnn.runs import folder as files
+from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, ROWS
+from pyrobnn.runs.predict import rounded, write_table
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save as save_posterior
@@ -54,6 +44,8 @@ error of a fit to the training part, and takes 1 to 7 s."""
 _TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
+_HELD_OUT = ("median", "mean", "std", "lower_95", "upper_95", "class")
+"""Columns of the predictions of the test part, beside the probabilities."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,27 +68,16 @@ class RunResult:
     doubts: tuple[str, ...]
 
     @property
-    def learned(self) -> str:
-        """A sentence on the rows that the posterior for new rows has learned, where they are others than `train`."""
-        if self.final is self.posterior:
-            return ""
-        return (
-            f"New rows are predicted by a fit to {self.num_learned} rows, the held-out ones among them. The scores are "
-            f"of a fit to {len(self.train)}."
-        )
-
-    @property
     def summary(self) -> str:
         """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
-        return summary(
-            scores=self.scores,
-            baselines=self.baselines,
-            train=self.train,
-            num=len(self.test),
-            diagnosis=self.diagnosis,
-            folder=str(self.path),
-            lines=self.doubts,
-        )
+        num, folder = len(self.test), str(self.path)
+        table = words.score_lines(self.scores, self.baselines, num)
+        lines = [
+            words.found(self.scores, self.baselines, self.train.target_name, num),
+            words.concluded(self.diagnosis, folder, [*self.doubts, table]),
+            f"Folder: {folder}, with report.html and held_out.csv",
+        ]
+        return "\n".join(filter(None, lines))
 
 
 def run(
@@ -118,12 +99,12 @@ def run(
     from its last checkpoint to the same bits. Bad input is refused before the folder is made, and so is a folder with
     another run, without `overwrite`. `tell` is called with lines on the data and the columns before the fit.
     """
-    path, started = Path(out_dir), time.perf_counter()
-    check_new_run(path, overwrite=overwrite)
+    path = Path(out_dir)
+    files.check_new_run(path, overwrite=overwrite)
     prepared = spec.prepare(tell, progress=progress)
-    begin(path, spec.to_toml(), overwrite=overwrite)
-    with kept(path):
-        posterior = _fitted(prepared, path, started, progress=progress)
+    files.begin(path, spec.to_toml(), overwrite=overwrite)
+    with files.kept(path):
+        posterior = _fitted(prepared, path, progress=progress)
         with waiting("scoring and checking the fit", shown=progress):
             judged = _judged(prepared, posterior, path)
         result = _with_all_rows(judged, prepared, progress=progress)
@@ -132,14 +113,14 @@ def run(
     return result
 
 
-def _fitted(prepared: Prepared, path: Path, started: float, *, progress: bool) -> Posterior | Mixture:
+def _fitted(prepared: Prepared, path: Path, *, progress: bool) -> Posterior | Mixture:
     """Return the fit to the training part, and write it, if it is not there yet."""
-    if has_fit(path):
-        if read_json(path / "manifest.json")["data"]["sha256"] != prepared.dataset.checksum:
+    if files.has_fit(path):
+        if files.read_json(path / "manifest.json")["data"]["sha256"] != prepared.dataset.checksum:
             raise InputError(f"The data of {path} have changed since its fit: start anew in another folder.")
         return load(path / "posterior")
+    started = time.perf_counter()
     posterior = _fit(prepared, path / CHECKPOINT, progress=progress)
-    (path / "posterior").unlink(missing_ok=True)
     _write_fit(path, prepared, posterior, time.perf_counter() - started)
     return posterior
 
@@ -165,37 +146,29 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
 
 def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write posterior, the rows from which missing values are drawn, spec and manifest, which is last."""
-    imputer = prepared.dataset.imputer
+    (place / "posterior").unlink(missing_ok=True)
     save_posterior(posterior, place / "posterior")
-    if imputer is not None:
+    if (imputer := prepared.dataset.imputer) is not None:
         (place / ROWS).write_bytes(save({"rows": imputer.rows}))
     (place / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-    write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
+    files.write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
-    """Return versions, commit, seed, data, device and time of a run, and the data's properties for prediction."""
-    dataset, data, record = prepared.dataset, prepared.dataset.data, posterior.record
+    """Return versions, seed, data, device and time of a run, and the data's properties for prediction."""
+    dataset, record = prepared.dataset, posterior.record
+    data = {key: getattr(dataset, key) for key in ("name", "task", "source", "licence", "class_names", "encoder")}
+    of_columns = {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")}
     return {
         "pyrobnn": pyrobnn.__version__,
         "packages": {name: version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "seed": prepared.spec.fit.seed,
-        "data": {
-            "name": dataset.name,
-            "task": dataset.task,
-            "sha256": dataset.checksum,
-            "source": dataset.source,
-            "licence": dataset.licence,
-            "feature_names": list(data.feature_names),
-            "target_name": data.target_name,
-            "class_names": list(dataset.class_names),
-            "encoder": dataset.encoder,
-        },
+        "data": data | of_columns | {"sha256": dataset.checksum},
         "device": record.device,
         "threads": record.threads,
-        "engine": dataclasses.asdict(record.engine) if record.engine else None,
+        "engine": record.engine,
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -203,65 +176,47 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
 
 def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> RunResult:
     """Write scores, diagnosis and predictions of the test part, and return them as the result so far."""
-    train, test, evidence = prepared.train, prepared.test, _evidence(prepared, posterior)
+    train, test, validation = prepared.train, prepared.test, prepared.validation
+    num_draws, evidence = prepared.spec.predict.num_draws, _evidence(prepared, posterior)
     prediction = _predicted(prepared, posterior)
-    scores = score(prediction, test.y)
-    baselines = _simple_scores(evidence)
-    validation = prepared.validation
-    metrics = {
-        "scores": scores,
-        "baselines": baselines,
-        "num_train": len(train),
-        "num_validation": 0 if validation is None else len(validation),
-        "num_test": len(test),
-        "num_draws": prepared.spec.predict.num_draws,
-        "num_steps": posterior.record.num_steps,
-        "stop_reason": posterior.record.stop_reason,
-        "seed": posterior.seed,
-    }
-    write_json(path / "metrics.json", metrics)
+    scores, baselines = score(prediction, test.y), _simple_scores(evidence, test)
+    metrics = {"scores": scores, "baselines": baselines, "num_draws": num_draws, "seed": posterior.seed}
+    metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
+    metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
+    files.write_json(path / "metrics.json", metrics | {"num_test": len(test)})
     diagnosis = diagnosis_of(evidence)
-    write_json(path / "diagnosis.json", diagnosis)
-    doubts: tuple[str, ...] = ()
-    if test.y.ndim == 1:
-        table = held_out_table(prepared, prediction)
-        write_table(rounded(table), path / "held_out.csv")
-        doubts = _below_zero(table, train.y)
+    files.write_json(path / "diagnosis.json", diagnosis)
+    table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
+    write_table(rounded(table), path / "held_out.csv")
+    doubts = _below_zero(table, train.y)
     return RunResult(posterior, train, test, scores, baselines, diagnosis, path, posterior, len(train), doubts)
 
 
 def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
     """Return what the fit is judged by, for the table of scores, the diagnosis and the report."""
-    dataset, budget, settings = prepared.dataset, Budget(draws=prepared.spec.predict.num_draws), prepared.spec.data
+    dataset, budget = prepared.dataset, Budget(draws=prepared.spec.predict.num_draws)
     columns = None if dataset.encoder is None else dataset.encoder.positions()
-    of_file: dict[str, Any] = {"table": dataset.data, "columns": columns, "dropped": settings.drop}
+    of_file: dict[str, Any] = {"table": dataset.data, "columns": columns, "dropped": prepared.spec.data.drop}
     data = prepared.train, prepared.test
     return Evidence(posterior, *data, budget, posterior.seed, dataset.class_names, **of_file)
 
 
-def _simple_scores(evidence: Evidence) -> dict[str, dict[str, Score]]:
+def _simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
     """Return the scores of a constant and a linear model; errors of means are those of least squares."""
-    assert evidence.held_out is not None
-    test, ordinary = evidence.held_out, evidence.ordinary
     scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
-    if ordinary is not None:
-        found = score(ordinary.predict(test.x), test.y)
+    if evidence.ordinary is not None:
+        found = score(evidence.ordinary.predict(test.x), test.y)
         scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
     return scores
-
-
-_SHOWN = ("median", "mean", "std", "lower_95", "upper_95", "class")
 
 
 def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:
     """Return the row of the file, counted from 1, the target and the prediction of each held-out example."""
     dataset, y = prepared.dataset, prepared.test.y
-    names = dataset.class_names
+    names, rows = dataset.class_names, np.asarray(dataset.rows(prepared.spec.data.split)[1])
     frame = prediction.to_frame(names or None)
-    frame = frame[[name for name in map(str, frame) if name in _SHOWN or name.startswith("prob_")]]
-    target = [names[number] for number in y.tolist()] if names else y.numpy()
-    rows = np.asarray(dataset.rows(prepared.spec.data.split)[1])
-    frame.insert(0, "target", target)
+    frame = frame[[name for name in map(str, frame) if name in _HELD_OUT or name.startswith("prob_")]]
+    frame.insert(0, "target", [names[number] for number in y.tolist()] if names else y.numpy())
     frame.insert(0, "row", rows + 1 if dataset.numbers is None else dataset.numbers[rows])
     return frame.sort_values("row")
 
@@ -280,47 +235,34 @@ def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
 def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> RunResult:
     """Return the result with the fit that predicts new rows.
 
-    It is a fit to all rows, which is written too; or the fit that was judged, for a large table, or where the other is
-    worse on the test part, which it learned.
+    It is a fit to all rows, which is written too; or the fit that was judged, for a large table, for data sets by name,
+    whose test part is there for comparisons, or where the other is worse on the test part, which it learned.
     """
-    whole = with_all_rows(prepared)
-    if whole is None:
+    if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
         return judged
+    whole, started = with_all_rows(prepared), time.perf_counter()
     with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
-        started = time.perf_counter()
+        before = float(_predicted(prepared, judged.posterior).log_prob(prepared.test.y).mean())
         final = _fit(whole, None, progress=False)
-        found, before = (
-            float(_predicted(*pair).log_prob(prepared.test.y).mean())
-            for pair in ((whole, final), (prepared, judged.posterior))
-        )
-        if not found >= before - _TOLERATED_LOSS:
+        if not float(_predicted(whole, final).log_prob(prepared.test.y).mean()) >= before - _TOLERATED_LOSS:
             return judged
         with new_folder(judged.path / ALL_ROWS, replaces=lambda _: True) as place:
             _write_fit(place, whole, final, time.perf_counter() - started)
-        return dataclasses.replace(judged, final=final, num_learned=len(whole.train))
+    return dataclasses.replace(judged, final=final, num_learned=len(whole.train))
 
 
-def with_all_rows(prepared: Prepared) -> Prepared | None:
-    """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
-
-    That is so for large tables, and for data sets by name, whose test part is there for comparisons. The test part
-    has the same rows as before.
-    """
+def with_all_rows(prepared: Prepared) -> Prepared:
+    """Return the run with all rows in its training part, of the same test part."""
     spec = prepared.spec
-    if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
-        return None
     dataset = spec.data.load(prepared.dataset.task, all_rows=True)
-    _, test = dataset.split(spec.data.split)
     train, validation, net = dataset.to_fit(), None, spec.net
     if spec.data.validation is not None:
         train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
     if (width := train.num_inputs) != prepared.train.num_inputs:  # the others have another category
         net = dataclasses.replace(net, in_features=width)
     spec = dataclasses.replace(spec, net=net)
-    bnn = BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    return dataclasses.replace(
-        prepared, spec=spec, dataset=dataset, train=train, validation=validation, test=test, bnn=bnn
-    )
+    test, bnn = dataset.split(spec.data.split)[1], BNN(net, prior=spec.prior, likelihood=spec.likelihood)
+    return Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
 
 
 def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
@@ -331,11 +273,8 @@ def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     """Return the diagnosis of the fit of a run."""
-    folder = run_folder(run_dir)
-    file = folder / "diagnosis.json"
-    if not file.is_file():
-        raise InputError(f"{folder} has no diagnosis.json, the run was interrupted: `{go_on(folder)}` goes on with it.")
-    return TypeAdapter(Diagnosis).validate_json(file.read_bytes())
+    folder = files.run_folder(run_dir, "diagnosis.json")
+    return TypeAdapter(Diagnosis).validate_json((folder / "diagnosis.json").read_bytes())
 
 
 def _write_views(result: RunResult, prepared: Prepared) -> None:
@@ -344,26 +283,21 @@ def _write_views(result: RunResult, prepared: Prepared) -> None:
     from pyrobnn.report import Facts, render
 
     folder, spec, dataset = result.path, prepared.spec, prepared.dataset
-    encoder = dataset.encoder
+    encoder, num, notes = dataset.encoder, len(result.train), [prepared.sentence, *dataset.notes]
+    if result.final is not result.posterior:
+        notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
     facts = Facts(
         spec=spec.as_dict(),
-        manifest=read_json(folder / "manifest.json"),
+        manifest=files.read_json(folder / "manifest.json"),
         class_names=dataset.class_names,
         columns=None if encoder is None else encoder.positions(),
         first_days={} if encoder is None else encoder.first_days(),
-        notes=[prepared.sentence, *dataset.notes, *filter(None, [result.learned])],
+        notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
         folder=str(folder),
     )
-    rendered = render(
-        result.posterior,
-        train=result.train,
-        test=result.test,
-        scores=result.scores,
-        baselines=result.baselines,
-        diagnosis=result.diagnosis,
-        facts=facts,
-    )
+    given = {key: getattr(result, key) for key in ("train", "test", "scores", "baselines", "diagnosis")}
+    rendered = render(result.posterior, **given, facts=facts)
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)

@@ -32,6 +32,10 @@ from pyrobnn.tables.reading import Task
 
 OF_ANY_FIT = ("seed", "device", "engine")
 """Keys of [fit] that do not belong to the method."""
+_FEWEST_ROWS = 10
+_FEW_CLASSES = 5
+"""Number of classes whose examples are counted in a line."""
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
 
 
 def optional(part: str) -> BeforeValidator:
@@ -41,9 +45,7 @@ def optional(part: str) -> BeforeValidator:
 
 @setting
 class FitSpec:
-    """How to fit: a method, a seed and a device.
-
-    In a file, the guide has the section [guide], and an inner method a table [fit.method].
+    """How to fit: a method, a seed and a device, in a file without the guide, which has the section [guide].
 
     Attributes:
         method: any registered method; None for that of the estimators. Settings that a table leaves out have the
@@ -51,8 +53,7 @@ class FitSpec:
             no section [guide].
         settings: without a `type`, settings of svi that replace those of the estimators' method.
         seed: seed of the fit.
-        device: as in `pyrobnn.fit`.
-        engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
+        device, engine: as in `pyrobnn.fit`.
     """
 
     method: Annotated[Any, optional("method")] = None
@@ -84,17 +85,10 @@ class PredictSpec:
 
 @setting
 class RunSpec:
-    """All settings of a run. Omitted sections are as in the estimators (`inference.defaults`).
+    """All settings of a run, a section each. Omitted sections are as in the estimators (`inference.defaults`).
 
-    Attributes:
-        data: section [data].
-        net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
-        prior: section [prior], with a `type` or with patterns of parameter names.
-        likelihood: section [likelihood]. It decides whether the integers of a table are numbers or classes.
-        guide: section [guide], with a `type` or with patterns of site names: the guide of the method or of its inner
-            method. Without it the method's default; nuts, hmc, sgld and sghmc refuse a guide.
-        fit: section [fit].
-        predict: section [predict].
+    A likelihood decides whether the integers of a table are numbers or classes. The guide is that of the method or of
+    its inner method; nuts, hmc, sgld and sghmc refuse one. Prior and guide may be tables of patterns of names.
     """
 
     data: DataSpec
@@ -127,8 +121,7 @@ class RunSpec:
         if self.data.validation is not None and not method.offer().follows_validation:
             raise InputError(
                 "[data] `validation` is followed along the steps of svi, and [fit] has "
-                f"{to_dict(method)['type']}: leave it out, or take "
-                'type = "svi" in [fit].'
+                f'{to_dict(method)["type"]}: leave it out, or take type = "svi" in [fit].'
             )
 
     @classmethod
@@ -171,35 +164,24 @@ class RunSpec:
         `tell` is called with lines on the data as they were read, before candidates are tried.
         """
         resolve_device(self.fit.device)
-        implied: Task | None = None
-        if self.likelihood is not None:
-            implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
-        dataset = self.data.load(implied)
-        if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
-            raise InputError(
-                f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target, and a fit needs at least "
-                f"{_FEWEST_ROWS}, some to train on and some to be scored on: collect more."
-            )
-        if dataset.task == "classification":
-            num = as_likelihood(self.likelihood).num_ordered
-            require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
+        dataset = self._load()
         train, test = dataset.split(self.data.split)
         for line in (as_read(dataset, train, test), *dataset.notes, *dataset.doubts):
             tell(line)
-        parts_given = {name: getattr(self, name) for name in PARTS}
-        given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
+        given = Given(
+            **{name: getattr(self, name) for name in PARTS}, inputs=self.data.inputs, settings=self.fit.settings
+        )
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine, progress=progress)
+        is_drawn = self.data.path is not None and self.data.test_last is None
         try:
             facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
             parts, record = settled(choose(facts), train, run)
             train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
-            drawn = self.data.path is not None and self.data.test_last is None
+            share = dataset.test if is_drawn else self.data.test
             spec = dataclasses.replace(
                 self,
-                data=dataclasses.replace(
-                    self.data, test=dataset.test if drawn else self.data.test, inputs=parts.inputs
-                ),
+                data=dataclasses.replace(self.data, test=share, inputs=parts.inputs),
                 net=with_width(parts.net, "in_features", train.num_inputs),
                 prior=parts.prior,
                 likelihood=parts.likelihood,
@@ -215,13 +197,26 @@ class RunSpec:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
         return Prepared(spec, dataset, train, validation, test, bnn, record)
 
+    def _load(self) -> Dataset:
+        """Return the data, of the task of the likelihood, if there are enough, and in an order if it needs one."""
+        implied: Task | None = None
+        if self.likelihood is not None:
+            implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
+        dataset = self.data.load(implied)
+        if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
+            raise InputError(
+                f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target, and a fit needs at least "
+                f"{_FEWEST_ROWS}, some to train on and some to be scored on: collect more."
+            )
+        if dataset.task == "classification":
+            num = as_likelihood(self.likelihood).num_ordered
+            require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
+        return dataset
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """A spec that was checked against its data.
-
-    `spec` has all defaults filled in, and `choice` says how they were chosen.
-    """
+    """A spec that was checked against its data, with all defaults filled in; `choice` says how they were chosen."""
 
     spec: RunSpec
     dataset: Dataset
@@ -243,21 +238,18 @@ class Prepared:
 
 def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     """Return a line on the data: their rows, the task and its reason, the columns by their kind, and both parts."""
-    data, names = dataset.data, dataset.class_names
+    data, names, encoder = dataset.data, dataset.class_names, dataset.encoder
     reason = f" ({dataset.reason})" if dataset.reason else ""
     inputs = dataset.described or counted(data.num_inputs, "input")
     counts = zip(names, train.class_counts(len(names)), test.class_counts(len(names)), strict=True) if names else ()
     classes = ", ".join(f"{one} and {other} of {name!r}" for name, one, other in counts)
     return (
-        f"{dataset.source if dataset.encoder else dataset.name}: {counted(len(data), 'row')}. A {dataset.task} of "
+        f"{dataset.name if encoder is None else dataset.source}: {counted(len(data), 'row')}. A {dataset.task} of "
         f"{data.target_name!r}{reason} on {inputs}. {round(train.total_weight)} rows to train on, {len(test)} held out"
         f"{f': {classes}' if 0 < len(names) <= _FEW_CLASSES else ''}."
     )
 
 
-_FEWEST_ROWS = 10
-_FEW_CLASSES = 5
-"""Number of classes whose examples are counted in a line."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": data_section,
     "fit": FitSpec.from_table,
@@ -270,16 +262,11 @@ def _read(name: str, table: Any) -> Any:
     read = _READERS.get(name) or PARTS[name].resolve
     if not isinstance(table, dict) and not (name in PARTS and isinstance(table, str)):
         raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
-    if isinstance(table, dict) and name == "net":
-        table = {"type": "mlp"} | table
     try:
-        return read(table)
+        return read({"type": "mlp"} | table if name == "net" and isinstance(table, dict) else table)
     except InputError as error:
         message = str(error).removeprefix(f"{name.capitalize()}Spec: ")
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
-
-
-_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -304,10 +291,10 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
             if path == ["fit"] and {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
                 changed.pop("guide", None)
         table[last] = value
-    changes, net = [keys for keys, _ in parsed], changed.get("net")
-    if isinstance(net, dict):
-        if ["net", "in_features"] not in changes and any(keys in _OF_COLUMNS for keys in changes):
-            net.pop("in_features", None)
-        if ["net", "out_features"] not in changes and any(keys[0] == "likelihood" for keys in changes):
-            net.pop("out_features", None)
+    keys, net = [keys for keys, _ in parsed], changed.get("net")
+    of_widths = {"in_features": any(one in _OF_COLUMNS for one in keys)}
+    of_widths["out_features"] = any(one[0] == "likelihood" for one in keys)
+    for name, is_other in of_widths.items():
+        if isinstance(net, dict) and is_other and ["net", name] not in keys:
+            net.pop(name, None)
     return changed

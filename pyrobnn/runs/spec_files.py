@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
-OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "decimal", "encoding")
+_OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "decimal", "encoding")
+_READING = (*_OF_A_TABLE, "categories", "missing", "split", "test")
 _NUM_TEST = 200
 
 
@@ -32,28 +33,16 @@ class DataSpec:
     """The data, and the part of them to train on.
 
     Attributes:
-        name: a data set by name: a set of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
-            200 new noisy points in the range of the training part.
+        name: a data set of `pyrobnn.datasets`, or "sinusoid" or "quartic" with 200 new noisy points to test on.
         path: a CSV, Excel or Parquet file instead, relative to the working directory.
-        target: the target column of that file.
-        task: "regression" or "classification", if the target column leaves it open.
-        id: a column of that file that names the rows: it is not a feature, and predictions include it.
-        drop: other columns of that file that are not features.
-        groups: a column of that file, such as patients with several rows each, whose groups stay in one part of the
-            split; it is not a feature.
-        sep: what separates its columns, if its first lines do not tell; `decimal` marks its decimals, and `encoding`
-            is not UTF-8, such as "cp1252".
-        categories: how categories become numbers, "onehot" or "ordinal", and columns of numbers that are categories.
-        missing: "raise" refuses missing numbers and dates, "impute" leaves rows without a target out, draws other
-            values that are missing several times, given the other columns, and adds indicator columns.
+        target, task, id, drop, groups, sep, decimal, encoding, categories, missing, test_last: of that file, as in
+            `pyrobnn.datasets.load_table`.
         split: number of the train/test split.
         test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
             name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
-        test_last: share of the rows of a file to test on, the last ones, for rows in the order of time.
         standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
             scale, such as pixels, are left unchanged.
-        inputs: "ranks" or "waves" gives the network ranks of the inputs too, as in `pyrobnn.Data`; "plain" does
-            not. None leaves it to the rules of defaults.
+        inputs: "ranks", "waves" or "plain", as in `pyrobnn.Data`. None leaves it to the rules of defaults.
         validation: share of the training part that is held out to follow the fit, or None.
     """
 
@@ -84,7 +73,7 @@ class DataSpec:
             raise InputError("[data] `path` needs `target`, the name of the target column.")
         if self.target is not None and self.target in (*self.drop, self.groups):
             raise InputError(f"[data] `drop` or `groups` names the target {self.target!r}: leave it out there.")
-        given = [name for name in OF_A_TABLE if getattr(self, name) not in (None, ())]
+        given = [name for name in _OF_A_TABLE if getattr(self, name) not in (None, ())]
         if self.name is not None and given:
             raise InputError(f"[data] `{given[0]}` belongs to a `path`; a data set by `name` knows its own.")
         if self.test_last is not None and (self.test, self.groups, self.split) != (None, None, 0):
@@ -95,26 +84,23 @@ class DataSpec:
         """How the file is written."""
         return Dialect(self.sep, self.decimal, self.encoding)
 
-    def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
-        """Return the data set, standardised or not as asked.
+    @property
+    def no_features(self) -> list[str]:
+        """The columns of a table that are no features."""
+        return [name for name in (self.target, self.id, self.groups, *self.drop) if name is not None]
 
-        Args:
-            implied: the task of a table that does not say it, from the likelihood.
-            all_rows: learn the columns of a table from all rows, not only from those of the training part.
+    def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
+        """Return the data set; `implied` is the task of a table that does not say it, from the likelihood.
+
+        With `all_rows` the columns of a table are learned from all rows, not only from those of the training part.
         """
         from pyrobnn import datasets
         from pyrobnn.data.in_memory import Data
 
-        if self.path is not None and self.target is not None:
-            same = (
-                "categories",
-                "missing",
-                "split",
-                "test",
-                *(key for key in OF_A_TABLE if key not in ("target", "task")),
-            )
-            told = {key: getattr(self, key) for key in same}
-            dataset = datasets.load_table(self.path, self.target, task=self.task or implied, all_rows=all_rows, **told)
+        if self.path is not None:
+            given = {name: getattr(self, name) for name in _READING}
+            task = self.task or implied
+            dataset = datasets.load_table(self.path, **given | {"task": task}, all_rows=all_rows)
         else:
             dataset = _toy(self.name) if self.name in ("sinusoid", "quartic") else datasets.load(str(self.name))
         if self.test is not None:
@@ -163,37 +149,38 @@ def sections_of(path: Path, target: str | None, changes: Sequence[str]) -> dict[
 
     The sections, the section [data] with the changes to it, and the names of columns are checked.
     """
-    if not ending(path) and target is not None:
+    is_table = bool(ending(path))
+    if target is not None and not is_table:
         raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
-    tables = {"data": {"path": str(path), "missing": "impute"}} if ending(path) else read_spec(path)
+    data = {"path": str(path), "target": target, "missing": "impute"}
+    tables = {"data": data} if is_table else read_spec(path)
     parsed = [parse_change(text) for text in changes]
     check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
-    if isinstance(given := tables["data"], dict):
-        changed = given | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2}
-        if ending(path):
-            dialect = Dialect(*(changed.get(key) for key in Dialect._fields))
-            given["target"] = changed["target"] = _target(path, target, dialect)
-        data = data_section(changed)
-        if data.path is not None:
-            check_names(Path(data.path), columns_asked(data), data.dialect)
+    if is_table:
+        given = {keys[1]: value for keys, value in parsed if keys[0] == "data" and keys[1:]}
+        _check_target(path, target, Dialect(*map(given.get, Dialect._fields)))
+    if isinstance(tables["data"], dict):
+        section = changed_data(tables, changes)
+        if section.path is not None:
+            check_names(Path(section.path), section.no_features, section.dialect)
     return tables
 
 
-def columns_asked(data: DataSpec) -> list[str]:
-    """Return the columns of a table that are no features."""
-    return [name for name in (data.target, data.id, data.groups, *data.drop) if name is not None]
+def changed_data(tables: Mapping[str, Any], changes: Sequence[str]) -> DataSpec:
+    """Return the section [data] of a spec with the changes to it."""
+    parsed = map(parse_change, changes)
+    return data_section(tables["data"] | {keys[1]: value for keys, value in parsed if keys[0] == "data" and keys[1:]})
 
 
-def _target(path: Path, target: str | None, dialect: Dialect) -> str:
-    """Return the target of a table, or ask for it."""
+def _check_target(path: Path, target: str | None, dialect: Dialect) -> None:
+    """Refuse what is no table, and a table without a target, with its columns and a command."""
     check_names(path, [], dialect)
-    if target is not None:
-        return target
-    names = column_names(path, dialect)
-    raise InputError(
-        f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
-        f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
-    )
+    if target is None:
+        names = column_names(path, dialect)
+        raise InputError(
+            f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
+            f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
+        )
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -209,26 +196,20 @@ def check_sections(tables: Mapping[str, Any]) -> None:
 def parse_change(text: str) -> tuple[list[str], Any]:
     """Return keys and value of a change such as "guide.type=map"; the value is read as TOML, or else as text."""
     key, equals, value = text.partition("=")
-    keys = _keys(key)
+    keys: list[str] = []
+    try:
+        table: Any = tomllib.loads(f"{key} = 0")
+        while isinstance(table, dict) and len(table) == 1:
+            ((name, table),) = table.items()
+            keys.append(name)
+    except tomllib.TOMLDecodeError:
+        pass
     if not equals or not keys:
         raise InputError(f"A change of the spec must read section.key=value, got {text!r}, such as guide.type=map.")
     try:
         return keys, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return keys, value.strip()
-
-
-def _keys(text: str) -> list[str]:
-    """Return the parts of a dotted TOML key; empty for other text."""
-    try:
-        table: Any = tomllib.loads(f"{text} = 0")
-    except tomllib.TOMLDecodeError:
-        return []
-    keys = []
-    while isinstance(table, dict) and len(table) == 1:
-        ((key, table),) = table.items()
-        keys.append(key)
-    return keys
 
 
 def data_section(table: Mapping[str, Any]) -> DataSpec:
@@ -244,12 +225,11 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
 
     The first texts name the rows.
     """
-    given = [parse_change(text) for text in changes]
-    known = data_section(tables["data"] | {keys[1]: value for keys, value in given if keys[0] == "data"})
+    known = changed_data(tables, changes)
     frame, _ = read_file(Path(str(known.path)), known.dialect)
     if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[known.target])
-    others = [name for name in map(str, frame) if name not in columns_asked(known)]
+    others = [name for name in map(str, frame) if name not in known.no_features]
     why = {name: reason for name in others if (reason := teaches_nothing(frame, name))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
