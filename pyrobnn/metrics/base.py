@@ -13,9 +13,8 @@ from pyrobnn.distributions.support import base_of
 from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.posterior.prediction import Prediction
 
-_RESAMPLES = 200
-_ROUNDING = 1e-14
-"""Share of a value below which its standard error is rounding."""
+_RESAMPLES, _ROUNDING = 200, 1e-14
+"""Resamples of a bootstrap, and the share of a value below which its standard error is rounding."""
 _MOST_DIGITS = 8
 """Digits before the decimal point, and after it, beyond which numbers are written with powers of ten."""
 
@@ -171,10 +170,8 @@ def class_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.
     """Return labels (N, K) and class probabilities (N, K, C); K is 1 but for several binary targets."""
     labels = as_columns(prediction.checked(y)).astype(np.int64)
     if labels.size and labels.min() < 0:  # labels that a likelihood ignores
-        raise InputError(
-            f"Some labels are no class, {labels.min()}: score the others, keep = y.flatten() != {labels.min()}, with "
-            "prediction.by_target[keep] and y.flatten()[keep]."
-        )
+        remedy = f"keep = y.flatten() != {labels.min()}, with prediction.by_target[keep] and y.flatten()[keep]"
+        raise InputError(f"Some labels are no class, {labels.min()}: score the others, {remedy}.")
     probs = prediction.class_probs
     return labels, probs.detach().cpu().double().numpy().reshape(*labels.shape, probs.shape[-1])
 

@@ -15,26 +15,22 @@ from pyrobnn.distributions.quantiles import component_bounds, count_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.posterior.prediction import Prediction
 
-_AT_ONCE = 2**18
-_MOST_VALUES = 2**22
+_AT_ONCE, _MOST_VALUES = 2**18, 2**22
 """Values of the components' distribution functions at one time, and in the quadrature for a target."""
 _PANELS = 8
 """Times as many numbers as a target has components that quadrature holds for it."""
-_TAIL_PROBABILITY = 1e-12
-"""Probability beyond the first and the last number of the integral, under every component."""
-_PRECISION = 1e-7
-_TAIL = 1e-6
+_TAIL_PROBABILITY, _TAIL = 1e-12, 1e-6
+"""Probability beyond the ends of the integral, under every component, and of the sum over counts."""
+_PRECISION, _NODES = 1e-7, 32
 _COUNTS = 1000
 """Counts at which the distribution function is known: all of them, or else with lines between them."""
-_NODES = 32
 
 
 def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the CRPS of each target under the mixture, the integral of (F(z) - 1{z >= y})^2 over z, (N,) or (N, K).
 
-    It is in the units of the target, and the absolute error for a point mass (Matheson & Winkler 1976; Gneiting &
-    Raftery 2007); infinite where the integral is. Normal components have a closed form, a sum over pairs of draws
-    (Grimit et al. 2006); counts are summed; all other cases are integrated by adaptive quadrature.
+    It is in the units of the target (Gneiting & Raftery 2007). Normal components have a closed form, a sum over pairs
+    of draws (Grimit et al. 2006); counts are summed; all other cases are integrated by adaptive quadrature.
     """
     return prediction.scaler.inverse_scale(prediction.by_rows(_scores, y, width=_PANELS))
 
@@ -110,9 +106,8 @@ def _of_counts(mixtures: _Mixtures, y: Tensor) -> Tensor:
 def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
     """Return the integrals for continuous distributions, on both sides of y, by halving panels with too large an error.
 
-    The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing steps in the tails. The rules of
-    Clenshaw and Curtis with 33 and 17 nodes give the error (as in QUADPACK, Piessens et al. 1983). They have nodes at
-    the panel's ends, and F is monotone, so no jump of F is missed.
+    The variable is t with z = middle + scale sinh(t). The rules of Clenshaw and Curtis with 33 and 17 nodes give the
+    error. They have nodes at the panel's ends, and F is monotone, so no jump of F is missed.
     """
     lowest, middle, scale, highest = _extent(mixtures.components)
     outside = (lowest - y).clamp_min(0) + (y - highest).clamp_min(0)

@@ -89,10 +89,9 @@ def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
         >>> bnn.metrics.selective_risk(bnn.Prediction(Bernoulli(torch.tensor([[0.9, 0.6]]))), [1, 0]).error
         array([0. , 0.5])
     """
-    errors, uncertainty = errors_and_uncertainty(prediction, y)
     if prediction.is_classification:
-        errors, uncertainty = wrong_and_doubt(*class_columns(prediction, y))
-    return _mean(errors, uncertainty)
+        return _mean(*wrong_and_doubt(*class_columns(prediction, y)))
+    return _mean(*errors_and_uncertainty(prediction, y))
 
 
 def errors_and_uncertainty(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -193,9 +192,9 @@ _OF_NUMBERS = ("epistemic_std", "std")
 def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Scores:
     """Score how well uncertainty separates inputs outside the data from inputs inside (Hendrycks 2017).
 
-    Of each measure of uncertainty, as entropy: "auroc_entropy", the area under the receiver operating characteristic;
-    "aupr_entropy", the average precision with the outside inputs as positives; "fpr_95_entropy", the share of inside
-    inputs above the threshold that 95 % of the outside inputs reach. Standard errors are of 200 bootstrap resamples.
+    Of each measure of uncertainty, as entropy: "auroc_entropy"; "aupr_entropy", the average precision with the outside
+    inputs as positives; "fpr_95_entropy", the share of inside inputs above the threshold that 95 % of the outside
+    inputs reach. Standard errors are of 200 bootstrap resamples.
 
     Args:
         inside: predictions at inputs like the data.

@@ -36,8 +36,7 @@ def permutation_importance(
 ) -> "DataFrame":
     """Return how much worse the log score is with the values of a column shuffled among the examples (Breiman 2001).
 
-    A column that is ignored has an importance of 0; of two columns that say the same each may have little. Use data
-    that the fit has not seen. The standard error is over the examples.
+    Of two columns that say the same each may have little. The standard error is over the examples.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).

@@ -85,7 +85,7 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
 
     Args:
         a: predictions at N inputs.
-        b: predictions to compare with, at the same inputs.
+        b: predictions at the same inputs to compare with.
         y: the targets in original units, (N,) or (N, K).
         levels: levels of the intervals, each in (0, 1).
 
@@ -124,11 +124,8 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
 def _statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
     if not len(prediction):
         raise InputError(f"There are no rows to score: {prediction!r}.")
-    if not isinstance(levels, Sequence):
-        raise InputError(f"`levels` must be a list of numbers between 0 and 1, got {levels!r}: pass [{levels!r}].")
-    for level in levels:
-        if not 0 < level < 1:
-            raise InputError(f"`levels` must lie between 0 and 1, got {level}: for 95 % pass 0.95.")
+    if not (isinstance(levels, Sequence) and all(0 < level < 1 for level in levels)):
+        raise InputError(f"`levels` must be a list of numbers between 0 and 1, such as [0.95], got {levels!r}.")
     log_likelihood = {"log_likelihood": mean_of(as_columns(prediction.log_prob(y)), higher_is_better=True)}
     _tell_of_few(prediction, y)
     if prediction.is_classification:
@@ -141,11 +138,8 @@ def _tell_of_few(prediction: Prediction, y: ArrayLike) -> None:
     targets, fewest = prediction.checked(y), min(5.0, prediction.num_draws / 5)
     shares = prediction.by_rows(lambda part, rows: part.draw_log_prob(rows).softmax(0).square().sum(0), targets)
     if bool(shares.nanmean() * fewest > 1):
-        warn_user(
-            f"The log score rests on fewer than {fewest:g} of {prediction.num_draws} draws an input, and may be far "
-            "too low: predict with more draws (`num_draws`), or judge by the CRPS.",
-            FewDrawsWarning,
-        )
+        text = f"The log score rests on fewer than {fewest:g} of {prediction.num_draws} draws an input, and may be far"
+        warn_user(f"{text} too low: predict with more (`num_draws`), or judge by the CRPS.", FewDrawsWarning)
 
 
 def _difference(a: Statistic, b: Statistic) -> Statistic:
@@ -212,8 +206,7 @@ def over_columns(function: Callable[..., Weighted], *arrays: np.ndarray) -> Weig
 
 
 def _rmse(errors: np.ndarray) -> Weighted:
-    squared = errors**2
-    return lambda weights: float(np.sqrt(weights @ squared / weights.sum()))
+    return lambda weights: float(np.sqrt(weights @ errors**2 / weights.sum()))
 
 
 def _median(errors: np.ndarray) -> Weighted:
@@ -269,7 +262,7 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
         "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
-    classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])  # of two, only the second
+    classes = range(probs.shape[-1] == 2, probs.shape[-1])  # of two, only the second
     curves = [
         receiver_operating(column == label, scores[:, label])["auroc"]
         for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True)
@@ -299,7 +292,7 @@ def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str
         class_names: names of the classes; their numbers if not given.
 
     Returns:
-        Counts (C, C): a row for each observed class, a column for each predicted class.
+        Counts (C, C), with a row for each observed class.
 
     Raises:
         InputError: real targets, not one label for each prediction, or not a name for each class.

@@ -51,7 +51,6 @@ class AbstractPosterior(ABC):
 
     @property
     def _network(self) -> str:
-        """The network in a line: of a module, its class."""
         net = self.bnn.settings["net"]
         return in_short(net) if dataclasses.is_dataclass(net) else type(self.bnn.net).__name__
 

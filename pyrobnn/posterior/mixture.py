@@ -22,8 +22,7 @@ from pyrobnn.posterior.record import FitRecord, History
 class Mixture(AbstractPosterior):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
-    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may differ in parameters
-    beside the weights, such as a learned noise.
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017).
 
     Args:
         members: K posteriors of the same model, in the same units.
@@ -149,9 +148,8 @@ Posteriors = Posterior | Mixture | Sequence[Posterior] | Mapping[str, Posterior]
 def require_single(posterior: Posterior | Mixture, name: str) -> None:
     """Refuse a mixture where a function, named for the message, takes one posterior."""
     if isinstance(posterior, Mixture):
-        raise InputError(
-            f"`{name}` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
-        )
+        got = f"a mixture of {len(posterior)}"
+        raise InputError(f"`{name}` takes one posterior, got {got}: pass its `members` one by one.")
 
 
 def predict_copies(

@@ -80,9 +80,7 @@ class FunctionalNormal:
         is_single = self.mean.shape[1] == 1
         if link == "laplace_bridge":
             if is_single:
-                raise InputError(
-                    "The Laplace bridge needs one output per class, got a single output: use link='probit'."
-                )
+                raise InputError("The Laplace bridge needs one output per class, got one output: use link='probit'.")
             return self._bridge()
         if link == "probit":
             scaled = self.mean / (1 + _PROBIT * self.variance).sqrt()
@@ -128,9 +126,8 @@ class FunctionalNormal:
     @cached_property
     def _root(self) -> Tensor:
         """A root of the covariance of each input, (N, C, C), or of all together, (1, N C, N C)."""
-        size = self.mean.numel()
-        joint = self.covariance.ndim == 4
-        return symmetric_root(self.covariance.reshape(1, size, size) if joint else self.covariance)
+        size, covariance = self.mean.numel(), self.covariance
+        return symmetric_root(covariance.reshape(1, size, size) if covariance.ndim == 4 else covariance)
 
     def _row_sums(self) -> Tensor:
         """Return the covariance of each output with the sum of an input's outputs, (N, C)."""
@@ -165,10 +162,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     guide = posterior.guide
     blocks = built(guide).gaussian_blocks()
     if not blocks:
-        raise InputError(
-            "The distribution of the outputs has a closed form for Laplace guides alone, this is "
-            f"{type(guide).__name__}: use predict(x, linearized=True)."
-        )
+        text = f"has a closed form for Laplace guides alone, this is {type(guide).__name__}"
+        raise InputError(f"The distribution of the outputs {text}: use predict(x, linearized=True).")
     inputs = posterior.inputs(x)
     values = guide.mean()
     weights = {name: values[name] for name in posterior.bnn.site_names}

@@ -1,8 +1,4 @@
-"""Outputs of a network linearised around a point, for draws of its weights, and without any draws of them.
-
-A draw of the weights is m + T e for standard normal noise e, and its outputs are f(m) + (J T) e. The rows of J come
-from C pulled-back columns, however many draws there are.
-"""
+"""Outputs of a network linearised around a point, f(m) + (J T) e for draws m + T e of its weights, and without any."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,8 +149,7 @@ def output_draws(
     """Return draws of f(m) + J (w - m), (S, N, C), for blocks of a Gaussian around m; None where draws of w cost less.
 
     If all noise of the weights is at most 2^25 numbers, a draw is that of the same draw of the weights, by the random
-    numbers of the caller. Else draws are joint over these inputs, and independent of those of other inputs, by a seed.
-    The guide makes draws in the given sizes, which sum to S.
+    numbers of the caller. Else draws are joint over these inputs, and independent of those of others, by a seed.
     """
     num_draws, dimension = sum(sizes), sum(block.dimension for block in blocks)
     tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])

@@ -120,7 +120,7 @@ class Posterior(AbstractPosterior):
 
         Args:
             function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
-            num_draws: number of draws S in all blocks together, at least 1.
+            num_draws: number of draws S in all blocks together.
             seed: seed of the draws; the fit's if not given.
 
         Raises:
@@ -142,11 +142,7 @@ class Posterior(AbstractPosterior):
     def map_traces[R, T](
         self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
-        """Read values from a trace of the guide per draw, and apply a function to blocks of them, as `map_draws`.
-
-        `read` maps the trace of one run of the guide to nested tensors, vmapped if the guide allows it; `function`
-        takes those of a block, with its draws on the leading axis.
-        """
+        """Read nested tensors from a trace of the guide per draw, and apply a function to blocks of them stacked."""
         sizes = self._block_sizes(check_count(num_draws, "num_draws"))
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
             picks = built(self.guide).picks(num_draws)
@@ -175,10 +171,7 @@ class Posterior(AbstractPosterior):
         return tree_map(lambda *values: torch.stack(values), *[read(self.trace(self.guide)) for _ in range(block)])
 
     def trace(self, function: Callable[..., Any], **picked: Tensor) -> Any:
-        """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
-
-        `picked` are further arguments of it, such as the number of a stored draw.
-        """
+        """Return the trace of the model under a handler, or of a guide, for latent sites; the network does not run."""
         with self.bnn.without_network(self.outputs), poutine.block():
             return poutine.trace(function).get_trace(*self.example, **picked)
 
@@ -293,8 +286,8 @@ class Posterior(AbstractPosterior):
             try:
                 self.bnn.outputs(self.bnn.initial_values, inputs[:1])
             except REFUSALS as error:
-                text = f"The network does not take inputs of shape {shape_of(given)}: {first_sentence(error)}."
-                raise InputError(text) from None
+                reason = first_sentence(error)
+                raise InputError(f"The network does not take inputs of shape {shape_of(given)}: {reason}.") from None
         return inputs
 
 

@@ -11,10 +11,8 @@ from pyrobnn._core.errors import InputError
 
 Table = dict[str, Any]
 StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
-_ERRORS_OF_A_LEAD = 2.0
-"""Standard errors up to which a lead may be chance."""
-_LENIENT = pydantic.ConfigDict(extra="ignore")
-"""Of records read from files: fields that have left since are passed over."""
+_ERRORS_OF_A_LEAD = 2.0  # up to which it may be chance
+_LENIENT = pydantic.ConfigDict(extra="ignore")  # of records of earlier versions
 
 
 @dataclasses.dataclass(frozen=True)
