@@ -558,24 +558,6 @@ def test_curvature_of_some_sites_alone():
     torch.testing.assert_close(found, explicit_ggn(net, model, x), **EXACT)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_kind_gives_the_structures_that_it_names_and_refuses_the_others(name):
-    _, model, x, labels, _ = case("mlp")
-    kind, point, data = KINDS[name], point_of(model), Examples(lambda: batches(x, labels))
-    structures = {
-        "kron": lambda: kind.kronecker(point, data, sharing="expand", joint_bias=True).factors,
-        "full": lambda: kind.full(point, data).full,
-        "diag": lambda: kind.diagonal(point, data).diagonal,
-        "low_rank": lambda: kind.low_rank(point, data, torch.ones(point.size, dtype=F64), 2).low_rank,
-    }
-    for structure, give in structures.items():
-        if structure in kind.structures:
-            assert len(give())
-        else:
-            with pytest.raises(bnn.InputError, match=f"curvature='{name}' has structure .*'diag', got '{structure}'"):
-                give()
-
-
 NOISE = 0.2
 
 

@@ -292,19 +292,29 @@ def test_refused(name):
         call()
 
 
-def test_wrong_method_is_refused():
+def unannotated(function):
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+SVI, DATA = bnn.SVI(steps=1), bnn.Data(X, Y)
+MIXED = r"data come before the method: \w+\(model, data, method, seed=0\)"
+OF_TYPES = [
+    (bnn.fit, (DATA, "NUTS"), 0, r"Unknown method 'NUTS'. Did you mean 'nuts'\?"),
+    (bnn.fit, (DATA, bnn.NUTS), 0, r"Expected a method such as SVI\(...\), got <class '.*mcmc.NUTS'>: pass NUTS\(\)"),
+    (bnn.fit, (DATA, "mean-field"), 0, r"'mean_field' is a guide, .* trains: pass bnn.SVI\(guide='mean_field'\)."),
+    (bnn.fit, (DATA, guides.LowRank(rank=3)), 0, r"is a guide, .* pass bnn.SVI\(guide=bnn.guides.LowRank\(rank=3\)\)."),
+    *((function, (SVI, data), 0, MIXED) for function in (bnn.fit, bnn.fit_replicates) for data in (DATA, (X, Y))),
+    *((bnn.fit, (DATA, SVI), seed, "A seed must be a whole number, got") for seed in (1.5, "a", None, True)),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "seed", "message"), OF_TYPES)
+def test_what_types_enforce_at_every_call_is_refused_without_them(function, arguments, seed, message):
     """The function behind the annotation, which the tests would otherwise enforce first."""
-    for given, words in (
-        ("NUTS", "Unknown method 'NUTS'. Did you mean 'nuts'?"),
-        (bnn.NUTS, "Expected a method such as SVI(...), got <class 'pyrobnn.inference.mcmc.mcmc.NUTS'>: pass NUTS()"),
-        ("mean-field", "'mean_field' is a guide, which a method trains: pass bnn.SVI(guide='mean_field')."),
-        (
-            bnn.guides.LowRank(rank=3),
-            "LowRank(rank=3) is a guide, which a method trains: pass bnn.SVI(guide=bnn.guides.LowRank(rank=3)).",
-        ),
-    ):
-        with pytest.raises(bnn.InputError, match=re.escape(words)):
-            unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), given, seed=0)
+    with refused(message):
+        unannotated(function)(make_bnn(net()), *arguments, seed=seed)
 
 
 def test_a_network_alone_is_no_model():
@@ -351,19 +361,6 @@ def test_a_single_row_is_told_apart_from_a_single_feature():
         bnn.Data(X[0], Y[:1])
 
 
-@pytest.mark.parametrize("function", [bnn.fit, bnn.fit_replicates])
-@pytest.mark.parametrize("data", [bnn.Data(X, Y), (X, Y)])
-def test_the_method_before_the_data_is_refused(function, data):
-    with pytest.raises(bnn.InputError, match=r"data come before the method: \w+\(model, data, method, seed=0\)"):
-        unannotated(function)(make_bnn(net()), bnn.SVI(steps=1), data, seed=0)
-
-
-def unannotated(function):
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
-
-
 def test_options_of_a_setting_cannot_be_changed_and_classes_of_autoguides_are_settings():
     assert guides.resolve(AutoDelta) == guides.Auto("AutoDelta")
     options = Anything({"rank": 2}).options
@@ -377,12 +374,6 @@ def test_options_of_a_setting_cannot_be_changed_and_classes_of_autoguides_are_se
         with pytest.raises(TypeError, match="The options of a setting cannot be changed"):
             change()
     assert options == {"rank": 2}
-
-
-@pytest.mark.parametrize("seed", [1.5, "a", None, True])
-def test_a_seed_is_a_whole_number(seed):
-    with refused("A seed must be a whole number, got"):
-        unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=seed)
 
 
 @pytest.mark.parametrize(

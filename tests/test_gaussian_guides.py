@@ -102,28 +102,6 @@ def test_log_density_of_each_site_is_the_one_given_those_before(name):
         torch.testing.assert_close(total, first.log_prob(flat(trace)[:seen]), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", NORMALS)
-def test_gradient_of_the_log_density_along_a_draw(name):
-    """By central differences of the exact density at the draw that the same noise gives: h^2 and 1e-16 / h of error."""
-    guide, step = build(NORMALS[name]), 1e-5
-
-    def trace():
-        torch.manual_seed(3)
-        return trace_of(guide)
-
-    gradients = torch.autograd.grad(trace().log_prob_sum(), list(guide.parameters()), allow_unused=True)
-    for parameter, gradient in zip(guide.parameters(), gradients, strict=True):
-        entry = parameter.numel() // 2
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                parameter.view(-1)[entry] += sign * step
-                values.append(exact(guide).log_prob(flat(trace())))
-                parameter.view(-1)[entry] -= sign * step
-        found = 0.0 if gradient is None else gradient.reshape(-1)[entry].item()
-        assert found == pytest.approx((values[0] - values[1]).item() / (2 * step), abs=1e-6)
-
-
 def test_radial_density_measures_volumes():
     """E[1(w in A) / q(w)] is the volume of A; 4 standard errors of 40,000 draws."""
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)

@@ -168,8 +168,8 @@ print((sizes[-1] - sizes[5]) / 24)
 ONE_SHAPE = [(kind, "one shape") for kind in ("steps", "mode", "replicates", "evidence", "chains", "estimator")]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("kind", "shapes"), [*ONE_SHAPE, ("steps", "shapes")])
+@pytest.mark.one_in(0, 7)
+@pytest.mark.parametrize(("kind", "shapes"), [("steps", "shapes"), *ONE_SHAPE])
 def test_fits_leave_nothing_in_memory(kind, shapes):
     """From 1 to 6 MiB a fit stayed. The first fits load modules, and fill caches that have bounds."""
     command = [sys.executable, "-W", "ignore", "-c", GROWTH, kind, shapes]

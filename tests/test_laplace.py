@@ -630,13 +630,8 @@ def test_around_a_fit_gives_the_posterior_of_the_fit():
     assert again.record.laplace.log_evidence == pytest.approx(fitted.record.laplace.log_evidence, rel=1e-9)
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    method = bnn.SVI(guide=Laplace(), steps=20, lr=0.05)
-    return bnn.fit(model_with(), bnn.Data(X, Y), method, seed=0, engine="eager", progress=False, device="cpu")
-
-
-def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian(fitted):
+def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian():
+    fitted = model_with().fit(X, Y, guide=Laplace(), steps=20, seed=0, engine="eager", progress=False, device="cpu")
     assert fitted.record.laplace.setting["type"] == "laplace"
     assert fitted.record.method["guide"]["type"] == "block_gaussian"
     again = guides.resolve(fitted.record.method["guide"])

@@ -11,7 +11,6 @@ import pyrobnn as bnn
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, check_entries, information, linear_model, log_scores
 from pyrobnn.curvature.outer_products import GGN
-from pyrobnn.inference.scales.fixed_point import groups_of
 from pyrobnn.likelihoods.base import LikelihoodModule
 
 NOISE = 0.4
@@ -138,12 +137,6 @@ def test_scores_by_draws_agree_with_quadrature_and_those_of_gaussian_noise_are_c
     found = scores("gaussian", y, mean, covariance, torch.tensor([0.3], dtype=torch.float64))
     law = torch.distributions.Normal(mean[:, 0], (covariance[:, 0, 0] + 0.09).sqrt())
     torch.testing.assert_close(found, law.log_prob(y), rtol=0, atol=1e-6)
-
-
-def test_groups_of_the_first_layer_are_columns():
-    weights = {"a": torch.zeros(2, 3), "b": torch.zeros(2), "c": torch.zeros(3, 3)}
-    assert groups_of(weights, "input", 3).tolist() == [0, 1, 2, 0, 1, 2, 3, 3, *[4] * 9]
-    assert groups_of(weights, "site").tolist() == [*[0] * 6, 1, 1, *[2] * 9]
 
 
 def test_derivatives_that_do_not_fit_are_refused():

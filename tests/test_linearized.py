@@ -127,10 +127,6 @@ def test_a_block_of_an_unknown_site_is_refused():
         make_block(BlockSpec("diag", ("v",)), {"w": W}, torch.ones(1))
 
 
-def image_net():
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
-
-
 def transposed_net():
     return nn.Sequential(
         nn.ConvTranspose2d(2, 3, (2, 3), stride=2, padding=(1, 0)), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)
@@ -139,9 +135,10 @@ def transposed_net():
 
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (2,)),
-    "images": (image_net, (1, 4, 4)),
+    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)), (1, 4, 4)),
     "transposed": (transposed_net, (2, 2, 1)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3)), None),
+    "no last layer": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh()), (2,)),
     **{name: (OTHERS[name][0], OTHERS[name][1][1:]) for name in ("layer norm", "lstm", "transformer")},
 }
 NUM = 12
@@ -358,26 +355,6 @@ def test_information_about_labels_needs_no_columns_in_a_last_layer(structure, si
     found = setting.around(model, data, progress=False)
     assert columns
     torch.testing.assert_close(block_covariance(found.guide), block_covariance(expected.guide), **EXACT)
-
-
-class Doubled(nn.Module):
-    """A linear layer whose outputs are not those of the network."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 3)
-
-    def forward(self, x):
-        return 2 * self.layer(x)
-
-
-def test_a_layer_whose_outputs_are_not_the_networks_is_no_last_layer(monkeypatch):
-    monkeypatch.setitem(NETS, "doubled", (Doubled, (2,)))
-    posterior, net, x = posterior_of("doubled")
-    draws = posterior.draw(6, seed=1)
-    expected = torch.stack([functional_call(net, {n: v[s] for n, v in draws.items()}, (x,)) for s in range(6)])
-    found = posterior.predict(x, draws=draws).distribution.logits
-    torch.testing.assert_close(found, expected.log_softmax(-1).detach(), **EXACT)
 
 
 def regression_posterior(**settings):

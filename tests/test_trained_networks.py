@@ -241,18 +241,6 @@ def test_an_ensemble_around_classifiers_averages_their_probabilities(draws, tmp_
     assert torch.equal(loaded.predict(X).class_probs, mixture.predict(X).class_probs)
 
 
-def test_members_of_real_targets_each_have_their_noise():
-    """The mixture's mean and variance, by the law of total variance."""
-    nets = [trained(seed) for seed in range(3)]
-    mixture = mixed(nets, bnn.Data(X, Y))
-    means = torch.stack([net(X)[:, 0].detach() for net in nets])
-    noise = (means - Y).square().mean(1, keepdim=True)
-    variance = (noise + means.square()).mean(0) - means.mean(0).square()
-    prediction = mixture.predict(X)
-    torch.testing.assert_close(prediction.mean, means.mean(0), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(prediction.std, variance.sqrt(), rtol=1e-4, atol=1e-5)
-
-
 RATE, STEPS, ROWS, SIZE = 0.3, 400, 20, 1.5
 
 
