@@ -274,7 +274,10 @@ TABLE_ERRORS = {
     "no task": (("my.csv", "--target", "y", "--task", "count"), "[data] `task` must be 'regression' or 'classific"),
     "no share": (("my.csv", "--target", "y", "--test-last", "2"), "[data] `test_last` must be less than 1, got 2"),
     "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
-    "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
+    "no column": (
+        ("my.csv", "--target", "z"),
+        "my.csv has no column 'z'. The columns of its first line: a, city, name, y",
+    ),
     "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
     "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
     "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),

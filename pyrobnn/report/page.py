@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from pyrobnn import plots
 from pyrobnn._core.remedies import Spelling
+from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
@@ -31,7 +32,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
-from pyrobnn.tables.cells import with_marks
+from pyrobnn.tables.cells import input_name, with_marks
 
 _AUDIT_DRAWS, _MOST_AUDITS = 300, 30
 _PREDICTIVE_DRAWS, _PLANE_DRAWS = 500, 100
@@ -134,10 +135,12 @@ def render(
     """
     fit = _Fit(posterior, train, test, scores, facts)
     figures = {name: _png(figure) for name, figure in _figures(fit)}
+    num_classes = len(facts.class_names)
     part, num = "training" if test is None else "held-out", len(fit.scored)
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
+    parts_of_data = {"train on": train} if test is None else {"train on": train, "score": test}
     settings = parts | {"method": posterior.record.method} if facts.spec is None else facts.spec
     spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
@@ -160,14 +163,22 @@ def render(
         num_members=len(posterior.members),
         most_rows=_MOST_AUDITS,
         chains=chains_of(posterior, train),
-        notes=facts.notes,
-        doubts=[*facts.doubts, *words.gap_line(fit.scored, part)],
+        facts=facts,
+        posterior=posterior,
+        train=train,
+        parts=parts_of_data,
+        inputs=_inputs(train, facts) or [f"arrays of shape {shape_of(train.x[0])}"],
+        counts=[*zip(*(data.class_counts(num_classes) for data in parts_of_data.values() if num_classes), strict=True)],
         by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
-        data_rows=words.data_rows(train, test, facts.class_names, facts.columns),
-        fit_rows=words.fit_rows(posterior),
         tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )
     return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
+
+
+def _inputs(train: Data, facts: Facts) -> list[str]:
+    """Return the names of the inputs, by the column that they were made from."""
+    columns = facts.columns or with_marks(train.feature_names)
+    return [input_name(train.feature_names[place], name) for name, places in columns.items() for place in places]
 
 
 def _shown(name: str, score: Score) -> tuple[str, str]:

@@ -7,20 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import leaves, to_dict
-from pyrobnn._torch.inputs import shape_of
-from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score
-from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.tables.cells import MARK, input_name, with_marks
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _NUM_MAIN = 9
@@ -128,52 +120,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         cells = (f"  {cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
         lines.append(f"{first:<{widths[0]}}{''.join(cells)}".rstrip())
     return "\n".join(lines)
-
-
-def gap_line(scored: Data, which: str) -> list[str]:
-    """Return how many of the examples that were scored lack a number, by the columns that mark it, if any does."""
-    if not isinstance(scored.x, Tensor) or scored.x.ndim != 2:
-        return []
-    marks = torch.tensor([name.startswith(MARK) for name in scored.feature_names])
-    num = int((scored.x[:, marks] > 0).any(1).sum())
-    of = f"of {counted(len(scored), f'{which} example')}"
-    return [f"{num:,} {of} lack a number: predicted by mixtures over numbers drawn given the others"] if num else []
-
-
-def data_rows(
-    train: Data, test: Data | None, class_names: Sequence[str], columns: Mapping[str, Sequence[int]] | None = None
-) -> list[tuple[str, str]]:
-    """Return the facts about the data as rows; `columns` are as in `Facts`."""
-    groups = columns or with_marks(train.feature_names)
-    inputs = [input_name(train.feature_names[place], name) for name, places in groups.items() for place in places]
-    rows = [
-        ("training examples", str(len(train))),
-        ("held-out examples", "none: scored on the training data" if test is None else str(len(test))),
-        ("target", train.target_name),
-        (f"features ({train.x[0].numel()})", ", ".join(inputs) or f"arrays of shape {shape_of(train.x[0])}"),
-        ("standardised", "yes" if train.standardize else "no"),
-    ]
-    if class_names:
-        counts = [part.class_counts(len(class_names)) for part in (train, test) if part is not None]
-        of = [f"{name} ({' + '.join(map(str, nums))})" for name, *nums in zip(class_names, *counts, strict=True)]
-        rows.append((f"classes ({len(class_names)}), examples to train on and held out", ", ".join(of)))
-    return rows
-
-
-def fit_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
-    """Return the size of the fit and how it, of a mixture each member, came to its end, as rows."""
-    rows = [("uncertain weights", f"{posterior.bnn.num_weights:,}")]
-    if posterior.record.num_steps is not None:
-        rows.append(("steps", f"{posterior.record.num_steps:,}"))
-    for number, member in enumerate(posterior.members, 1):
-        of, end = f" {number}" if posterior.members[1:] else "", member.record.convergence
-        if member.record.stop_reason is not None:
-            rows.append((f"why it ended{of}", member.record.stop_reason))
-        if end is not None:
-            error = "" if end.elbo_error is None else f" ± {end.elbo_error:.2g}"
-            is_reached = "converged" if end.converged else "not converged"
-            rows.append((f"ELBO at the end{of}", f"{end.elbo:.2f}{error} nats, {is_reached}"))
-    return rows
 
 
 def flat(value: Any) -> list[tuple[str, str]]:

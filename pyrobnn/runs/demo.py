@@ -31,13 +31,11 @@ def _moons() -> pd.DataFrame:
     return pd.DataFrame(x, columns=["x1", "x2"]).assign(moon=np.where(label == 1, "lower", "upper"))
 
 
+_GAP = f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}"
+_FRIEDMAN = "ten columns, five of which matter, in products and curves (Friedman 1991)"
 PROBLEMS: Mapping[str, tuple[str, Callable[[], pd.DataFrame], str]] = {
-    "gap": (f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}", _with_a_gap, "fit.png"),
-    "friedman": (
-        "ten columns, five of which matter, in products and curves (Friedman 1991)",
-        _friedman,
-        "observed_vs_predicted.png",
-    ),
+    "gap": (_GAP, _with_a_gap, "fit.png"),
+    "friedman": (_FRIEDMAN, _friedman, "observed_vs_predicted.png"),
     "moons": ("two classes in the shape of moons", _moons, "surface.png"),
 }
 """A description of each problem, its table, whose last column is to be predicted, and its main picture."""

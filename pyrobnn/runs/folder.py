@@ -1,15 +1,15 @@
 """The folder of a run: its files, its mark while it is unfinished, and the check of a new one; without torch."""
 
-import dataclasses
 import json
-import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
+
+from pydantic_core import to_json
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, check_writable, new_file, next_name
@@ -33,7 +33,7 @@ def run_folder(run_dir: str | Path, needed: str = "manifest.json") -> Path:
     if has_fit(folder) and (folder / needed).is_file():
         return folder
     if (folder / UNFINISHED).is_file():
-        raise InputError(f"{folder} has no {needed}, the run was interrupted: `{go_on(folder)}` goes on with it.")
+        raise InputError(f"{folder} has no {needed}, the run was interrupted: {go_on(folder)} goes on with it.")
     raise InputError(f"{folder} is not a run folder, it has no {needed}: pass one from `fit`.")
 
 
@@ -47,7 +47,7 @@ def new_run_folder(source: Path, *, overwrite: bool) -> Path:
 
 def go_on(path: Path) -> str:
     """Return the command that goes on with an unfinished run."""
-    return f"pyrobnn fit {quote(str(path / UNFINISHED))}"
+    return f"`pyrobnn fit {quote(str(path / UNFINISHED))}`"
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
@@ -63,13 +63,13 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
 def begin(path: Path, asked: str, *, overwrite: bool) -> None:
     """Make the folder of a run with its mark, or find that of the same run; `asked` is its spec in TOML."""
     mark = path / UNFINISHED
-    text = f"# This run is not finished: the command that began it, or `{go_on(path)}`, goes on with it.\n{asked}"
+    text = f"# This run is not finished: the command that began it, or {go_on(path)}, goes on with it.\n{asked}"
     if mark.is_file() and not overwrite:
         if mark.read_text(encoding="utf-8").partition("\n")[2] == asked:
             return
         if _has_work(path):
             raise InputError(
-                f"{path} has a run with other settings, which was interrupted: `{go_on(path)}` goes on with it. Choose "
+                f"{path} has a run with other settings, which was interrupted: {go_on(path)} goes on with it. Choose "
                 f"another folder, or replace it with {_overwrite()}."
             )
     shutil.rmtree(path, ignore_errors=True)
@@ -87,7 +87,7 @@ def kept(path: Path) -> Iterator[None]:
         if isinstance(error, Exception) and is_lost and not has_fit(path):
             shutil.rmtree(path)
         else:
-            error.add_note(f"{path} keeps what was done: the same command goes on, or `{go_on(path)}`.")
+            error.add_note(f"{path} keeps what was done: the same command goes on, or {go_on(path)}.")
         raise
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     (path / UNFINISHED).unlink()
@@ -109,18 +109,7 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, values: Any) -> None:
     """Write a file, whole or not at all; null stands for numbers that are not finite, tables for dataclasses."""
     with new_file(path) as file:
-        file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        file.write_bytes(to_json(values, indent=2, inf_nan_mode="null") + b"\n")
 
 
 def columns_of_run(folder: Path) -> list[str]:

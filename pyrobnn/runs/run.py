@@ -52,8 +52,8 @@ _HELD_OUT = ("median", "mean", "std", "lower_95", "upper_95", "class")
 class RunResult:
     """The result of a run.
 
-    `final` is the posterior for new rows, fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`.
-    `baselines` are the scores of a constant and of a linear model. `doubts` are lines on intervals that cannot be.
+    `final` predicts new rows: fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`. `baselines`
+    are the scores of a constant and of a linear model. `doubts` are lines on intervals that cannot be.
     """
 
     posterior: Posterior | Mixture
@@ -88,16 +88,12 @@ def run(
     overwrite: bool = False,
     tell: Callable[[str], object] = lambda _: None,
 ) -> RunResult:
-    """Fit a spec, score the fit on the test part, and write the run folder.
+    """Fit a spec, score the fit on the test part, and write the run folder (docs/how-to/save-and-load.md).
 
-    The fit comes first: posterior, of a table with gaps rows.safetensors, spec.toml (all defaults filled in) and
-    manifest.json. Then come metrics.json, diagnosis.json, held_out.csv (the predictions of the test part), all_rows/
-    (of a table of at most 2,000 rows a second fit, to the rows of the test part too, for `pyrobnn predict`), figures/,
-    report.html and posterior.nc (for ArviZ). The same spec gives the same metrics and posterior on the same machine.
-
-    Until all is there, the folder has unfinished.toml, the spec as it was given: the same call goes on, with an SVI fit
-    from its last checkpoint to the same bits. Bad input is refused before the folder is made, and so is a folder with
-    another run, without `overwrite`. `tell` is called with lines on the data and the columns before the fit.
+    The same spec gives the same metrics and posterior on the same machine. Until all files are there, the folder has
+    unfinished.toml, the spec as it was given: the same call goes on, with an SVI fit from its last checkpoint to the
+    same bits. Bad input is refused before the folder is made, and so is a folder with another run, without `overwrite`.
+    `tell` is called with lines on the data and the columns before the fit.
     """
     path = Path(out_dir)
     files.check_new_run(path, overwrite=overwrite)
@@ -158,17 +154,14 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
     """Return versions, seed, data, device and time of a run, and the data's properties for prediction."""
     dataset, record = prepared.dataset, posterior.record
     data = {key: getattr(dataset, key) for key in ("name", "task", "source", "licence", "class_names", "encoder")}
-    of_columns = {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")}
+    data |= {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")} | {"sha256": dataset.checksum}
     return {
         "pyrobnn": pyrobnn.__version__,
         "packages": {name: version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        "python": f"{platform.python_version()} on {platform.platform()}",
         "seed": prepared.spec.fit.seed,
-        "data": data | of_columns | {"sha256": dataset.checksum},
-        "device": record.device,
-        "threads": record.threads,
-        "engine": record.engine,
+        "data": data,
+        **{key: getattr(record, key) for key in ("device", "threads", "engine")},
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -240,29 +233,24 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
     """
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
         return judged
-    whole, started = with_all_rows(prepared), time.perf_counter()
-    with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
-        before = float(_predicted(prepared, judged.posterior).log_prob(prepared.test.y).mean())
+    spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
+    train, validation, started = dataset.to_fit(), None, time.perf_counter()
+    if spec.data.validation is not None:
+        train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
+    if (width := train.num_inputs) != prepared.train.num_inputs:  # the held-out rows have another category
+        spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=width))
+    test, bnn = dataset.split(spec.data.split)[1], BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
+    whole = Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
+    with waiting(f"fitting all {counted(len(train), 'row')}, for predictions", shown=progress):
         final = _fit(whole, None, progress=False)
-        if not float(_predicted(whole, final).log_prob(prepared.test.y).mean()) >= before - _TOLERATED_LOSS:
+        found, before = (
+            float(_predicted(*pair).log_prob(test.y).mean()) for pair in ((whole, final), (prepared, judged.posterior))
+        )
+        if not found >= before - _TOLERATED_LOSS:
             return judged
         with new_folder(judged.path / ALL_ROWS, replaces=lambda _: True) as place:
             _write_fit(place, whole, final, time.perf_counter() - started)
-    return dataclasses.replace(judged, final=final, num_learned=len(whole.train))
-
-
-def with_all_rows(prepared: Prepared) -> Prepared:
-    """Return the run with all rows in its training part, of the same test part."""
-    spec = prepared.spec
-    dataset = spec.data.load(prepared.dataset.task, all_rows=True)
-    train, validation, net = dataset.to_fit(), None, spec.net
-    if spec.data.validation is not None:
-        train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
-    if (width := train.num_inputs) != prepared.train.num_inputs:  # the others have another category
-        net = dataclasses.replace(net, in_features=width)
-    spec = dataclasses.replace(spec, net=net)
-    test, bnn = dataset.split(spec.data.split)[1], BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    return Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
+    return dataclasses.replace(judged, final=final, num_learned=len(train))
 
 
 def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
