@@ -315,13 +315,6 @@ def test_class_probabilities_of_logits_are_their_softmax(spread):
         torch.testing.assert_close(found.aleatoric_variance.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_likelihoods_without_a_distribution_function_say_so():
-    prediction = Prediction(dist.StudentT(3.0, torch.zeros(2, 1)))
-    assert not prediction.has_quantiles
-    with pytest.raises(bnn.InputError, match="use quantiles of `sample`"):
-        prediction.interval(0.9)
-
-
 def test_columns_of_a_frame_that_are_missing_are_refused():
     frame = pd.DataFrame(torch.randn(20, 3).numpy(), columns=["a", "b", "c"])
     model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))

@@ -180,10 +180,3 @@ def brier(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
     """Return the squared errors of the probabilities, summed over the classes, (N, K)."""
     one_hot = labels[..., None] == np.arange(probs.shape[-1])
     return np.square(probs - one_hot).sum(-1)
-
-
-def entropy(probs: np.ndarray) -> np.ndarray:
-    """Return the entropies in nats of class probabilities, (N, K)."""
-    from scipy import special
-
-    return special.entr(probs).sum(-1)

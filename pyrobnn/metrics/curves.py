@@ -16,7 +16,6 @@ from pyrobnn.metrics.base import (
     bootstrap,
     brier,
     class_columns,
-    entropy,
     real_columns,
 )
 from pyrobnn.posterior.prediction import Prediction
@@ -96,9 +95,11 @@ def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
 
 def errors_and_uncertainty(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return squared errors and standard deviations, or Brier scores and entropies of classes, each (N, K)."""
+    from scipy.special import entr
+
     if prediction.is_classification:
         labels, probs = class_columns(prediction, y)
-        return brier(labels, probs), entropy(probs)
+        return brier(labels, probs), entr(probs).sum(-1)
     targets, mean, std = real_columns(prediction, y)
     return np.square(targets - mean), std
 

@@ -14,9 +14,7 @@ from pyrobnn.metrics.base import (
     Statistic,
     Weighted,
     as_columns,
-    brier,
     class_columns,
-    entropy,
     finish,
     mean_of,
     observed,
@@ -25,7 +23,13 @@ from pyrobnn.metrics.base import (
 )
 from pyrobnn.metrics.calibration import bins_of, calibration_error, pit, uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
-from pyrobnn.metrics.curves import area_under_risk, receiver_operating, sparsification_error, wrong_and_doubt
+from pyrobnn.metrics.curves import (
+    area_under_risk,
+    errors_and_uncertainty,
+    receiver_operating,
+    sparsification_error,
+    wrong_and_doubt,
+)
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -254,13 +258,13 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
     """Return the scores of classes that are defined, but for the log score; see `score`."""
     labels, probs = class_columns(prediction, y)
     wrong, doubt = wrong_and_doubt(labels, probs)
-    squared = brier(labels, probs)
+    squared, disorder = errors_and_uncertainty(prediction, y)
     statistics = {
         "accuracy": mean_of(1 - wrong, higher_is_better=True),
         "brier": mean_of(squared),
         "ece": Statistic(calibration_error(doubt - wrong, bins_of(1 - doubt))),
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
-        "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
+        "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, disorder)),
     }
     classes = range(probs.shape[-1] == 2, probs.shape[-1])  # of two, only the second
     curves = [
