@@ -17,8 +17,8 @@ from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs.folder import check_new_run, columns_of_run, new_run_folder, run_folder
-from pyrobnn.runs.spec_files import left_out, sections_of
-from pyrobnn.tables.files import ENDINGS, check_names, ending
+from pyrobnn.runs.spec_files import left_out, read_spec, sections_of
+from pyrobnn.tables.files import ENDINGS, Dialect, check_names, ending
 
 _LOADING = "loading torch and Pyro"
 _MARKED = {"warning": "yellow", "note": None, "fine": "green"}
@@ -207,7 +207,8 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
-    check_names(table, columns_of_run(run_folder(run_dir)))
+    data = read_spec(run_folder(run_dir) / "spec.toml").get("data", {})
+    check_names(table, columns_of_run(run_dir), Dialect(*(data.get(key) for key in Dialect._fields)))
     if out is not None:
         _check_out(out, table)
     with waiting(_LOADING):

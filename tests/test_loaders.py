@@ -266,31 +266,34 @@ def test_diagnose_takes_loaders():
 
 REFUSED = {
     "a generator": (lambda: bnn.Loader(batch for batch in BATCHES), "is a generator, which can be gone through only"),
-    "an iterator": (lambda: bnn.Loader(iter(BATCHES)), "is a list_iterator, .* pass a list of its batches"),
-    "a dataset": (lambda: bnn.Loader(PAIRS), "iterable of batches, got TensorDataset: of a dataset make a DataLoader"),
+    "an iterator": (
+        lambda: bnn.Loader(iter(BATCHES)),
+        "is a list_iterator, which can be gone through only once, .* a list of batches",
+    ),
+    "a dataset": (lambda: bnn.Loader(PAIRS), "is a TensorDataset, .* pass a DataLoader"),
     "no function": (lambda: bnn.Loader(BATCHES, split=(0, 1)), r"`split` must be a function .*, got \(0, 1\)"),
     "no number": (lambda: fit(plain(), bnn.Loader(BATCHES)), r"type list does not tell .* bnn.Loader\(loader,"),
     "three from split": (
         lambda: fit(plain(), bnn.Loader(BATCHES, split=lambda b: (*b, None), num_data=NUM)),
-        r"`split` must return a pair \(x, y\), got a tuple of 3. Weights of examples are for Data",
+        r"`split` must return a pair \(x, y\), got a tuple of 3",
     ),
     "a list of batches": (lambda: fit(plain(), BATCHES), r"got list; of another iterable .* bnn.Loader\(iterable,"),
     "tensors": (lambda: fit(plain(), DataLoader(X, 8)), r"must yield pairs .* got Tensor: .*split=lambda batch:"),
     "unnamed targets": (
         lambda: fit(model_of(TwoInputs()), DataLoader([{"a": X[0, :1], "b": X[0, 1:]}] * 4, 2)),
-        r"got 'a', 'b': say where they are, as in .* split=lambda batch: \(batch\['a'\], batch\['b'\]\)\)",
+        r"got 'a', 'b': say which .* as in .* split=lambda batch: \(batch\['a'\], batch\['b'\]\)\)",
     ),
     "weights": (
         lambda: fit(plain(), DataLoader(TensorDataset(X, Y, torch.ones(NUM)), 8)),
-        r"read as several inputs, the first 2 entries .* split=lambda batch: \(batch\[0\], batch\[1\]\)\)",
+        r"entries the first 2 of each batch were read as inputs.* split=lambda batch: \(batch\[0\], batch\[1\]\)\)",
     ),
     "other entries": (
         lambda: fit(plain(), DataLoader([{"x": x, "row": x.sum(), "y": y} for x, y in PAIRS], 8)),
-        r"several inputs, the entries x, row .* split=lambda batch: \(batch\['x'\], batch\['labels'\]\)\)",
+        r"entries x, row of each batch were read as.* split=lambda batch: \(batch\['x'\], batch\['labels'\]\)\)",
     ),
     "shuffled": (lambda: fit(plain(), (X, Y)).predict(DataLoader(PAIRS, 7, shuffle=True)), "in random order, .*"),
     "no batches": (lambda: fit(plain(), (X, Y)).predict(bnn.Loader([])), "The loader yields no batch"),
-    "folds": (lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)), r"all examples of a loader,"),
+    "folds": (lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)), r"pass Data, or bnn.Loader"),
 }
 
 

@@ -31,67 +31,51 @@ class TensorBatches:
     def __init__(self, data: Batch, batch_size: int | None, seed: int, *, independent: bool = False) -> None:
         self.data, num_rows = data, len(data[0])
         self.batch_size = None if batch_size is None or batch_size >= num_rows else batch_size
-        self.order = ShuffledRows(num_rows, self.batch_size or num_rows, seed, most=1 if independent else num_rows)
+        self._most = (self.batch_size or num_rows) if independent else num_rows  # rows of an order that are used
+        self._generator = torch.Generator().manual_seed(seed)
+        self._before, self._order, self._next = self._generator.get_state(), torch.empty(0, dtype=torch.int64), 0
 
     def rows(self, num_steps: int) -> Tensor | None:
         """Return the rows of the next batches, (steps, batch), or None if each is the whole set."""
         if self.batch_size is None:
             return None
-        return torch.stack([next(self.order) for _ in range(num_steps)]).to(self.data[0].device)
+        return torch.stack([self._next_rows(self.batch_size) for _ in range(num_steps)]).to(self.data[0].device)
 
     def __next__(self) -> Batch:
         """Return the next batch."""
         if self.batch_size is None:
             return self.data
-        rows = next(self.order).to(self.data[0].device)
+        rows = self._next_rows(self.batch_size).to(self.data[0].device)
         return tuple(values[rows] for values in self.data)
 
     def peek(self) -> Batch:
         """Return the first examples, as many as a batch has."""
         return tuple(values[: self.batch_size] for values in self.data)
 
-    def state(self) -> StateDict:
-        """Return the place in the stream."""
-        return self.order.state()
-
-    def restore(self, state: StateDict) -> None:
-        """Go to a place in the stream."""
-        self.order.restore(state)
-
-    def close(self) -> None:
-        """Do nothing: all is in memory."""
-
-
-class ShuffledRows:
-    """Row numbers of batches of at most N, in a new random order each epoch, from a separate random stream."""
-
-    def __init__(self, num_rows: int, batch_size: int, seed: int, *, most: int | None = None) -> None:
-        self._num_rows, self._batch_size = num_rows, batch_size
-        self._most = num_rows if most is None else max(most, batch_size)  # rows of an order that are used
-        self._generator = torch.Generator().manual_seed(seed)
-        self._before, self._order, self._next = self._generator.get_state(), torch.empty(0, dtype=torch.int64), 0
-
-    def __next__(self) -> Tensor:
-        """Return the rows of the next batch, (batch,)."""
-        if self._next + self._batch_size > min(self._most, len(self._order)):
+    def _next_rows(self, size: int) -> Tensor:
+        """Return the rows of the next batch, (batch,), of this epoch's order or of a new one."""
+        if self._next + size > min(self._most, len(self._order)):
             self._shuffle()
-        rows = self._order[self._next : self._next + self._batch_size]
-        self._next += self._batch_size
+        rows = self._order[self._next : self._next + size]
+        self._next += size
         return rows
 
     def _shuffle(self) -> None:
         self._before, self._next = self._generator.get_state(), 0
-        self._order = torch.randperm(self._num_rows, generator=self._generator)
+        self._order = torch.randperm(len(self.data[0]), generator=self._generator)
 
     def state(self) -> StateDict:
-        """Return the place: the generator before this epoch's order, and how much of that was used."""
+        """Return the place in the stream: the generator before this epoch's order, and how much of that was used."""
         return {"generator": self._before, "next": self._next}
 
     def restore(self, state: StateDict) -> None:
-        """Go to a place."""
+        """Go to a place in the stream."""
         self._generator.set_state(state["generator"])
         self._shuffle()
         self._next = state["next"]
+
+    def close(self) -> None:
+        """Do nothing: all is in memory."""
 
 
 class LoaderBatches:
@@ -235,15 +219,15 @@ def checked_batch(batch: Any) -> tuple[X, Tensor]:
     x, y = split_batch(batch)
     if y is not None:
         return checked_pair(x, y)
-    if isinstance(batch, Mapping):
-        known = " or ".join(map(repr, _TARGETS))
-        wrong = f"'s mapping must hold the targets as {known}, got {listed(map(repr, batch))}"
-        code = f"say where they are, as in {_split_example("'a'", "'b'")}"
-    else:
-        given = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
-        wrong = f" must yield pairs (x, y) or mappings, got {given}"
-        code = f"say which are inputs and targets, as in {_split_example()}"
-    raise InputError(f"A loader{wrong}: {code}.", page=_PAGE)
+    known, is_mapping = " or ".join(map(repr, _TARGETS)), isinstance(batch, Mapping)
+    got = (
+        listed(map(repr, batch))
+        if is_mapping
+        else f"{type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, (tuple, list)) else ''}"
+    )
+    wrong = f"'s mapping must hold the targets as {known}" if is_mapping else " must yield pairs (x, y) or mappings"
+    code = _split_example("'a'", "'b'") if is_mapping else _split_example()
+    raise InputError(f"A loader{wrong}, got {got}: say which are inputs and targets, as in {code}.", page=_PAGE)
 
 
 def checked_pair(x: Any, y: Any) -> tuple[X, Tensor]:
@@ -271,8 +255,7 @@ def _split_example(first: str = "0", targets: str = "1") -> str:
 
 def several_inputs_advice(x: Inputs) -> str:
     """Return what to write where a network does not take all inputs that a batch was read as."""
-    positional = not x.arguments[1]
-    names = listed(x.parts)
-    what = f"the first {len(x.parts)} entries of each batch" if positional else f"the entries {names} of each batch"
-    code = _split_example() if positional else _split_example(repr(next(iter(x.parts))), "'labels'")
-    return f" The loader's batches were read as several inputs, {what}: if not all of them are inputs, pass {code}."
+    is_named = bool(x.arguments[1])
+    which = listed(x.parts) if is_named else f"the first {len(x.parts)}"
+    code = _split_example(repr(next(iter(x.parts))), "'labels'") if is_named else _split_example()
+    return f" The entries {which} of each batch were read as inputs: if not all of them are inputs, pass {code}."

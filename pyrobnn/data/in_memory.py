@@ -21,17 +21,15 @@ from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
 class Data:
     """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
 
-    Arrays, tensors, data frames and nested lists are accepted; integers and booleans stay labels (int64), floats keep
-    their precision until a model casts them. A target with a single column becomes (N,).
+    Integers and booleans stay labels (int64), floats keep their precision until a model casts them. A target with a
+    single column becomes (N,).
 
     Args:
-        x: inputs of rank two or more; the first axis counts the examples. A mapping, or a tuple of arrays, holds what
-            the network takes by keyword, or by position, each with a row for each example.
+        x: inputs of rank two or more, an array, tensor, frame or nested list; the first axis counts the examples. A
+            mapping, or a tuple of arrays, holds what the network takes by keyword, or by position.
         y: targets, real values or integer labels.
-        weights: positive weights (N,) of the examples, or None for 1: an example of weight 2 counts as two copies, in
-            every fit and for `standardize`.
-        standardize: have `fit` centre and scale the inputs, and real targets, by the mean and standard deviation of
-            these data. Predictions and scores come back in original units.
+        weights: positive weights (N,) of the examples: one of weight 2 counts as two, in every fit and standardised.
+        standardize: have `fit` centre and scale the inputs, and real targets; predictions are in original units.
         inputs: "ranks" gives the network, beside each column of a table x, its rank among these data from -1 to 1;
             "waves" adds three sines and cosines of the rank. Columns of two values have none. The network takes
             `num_inputs` columns, and predictions take those of x.
@@ -153,12 +151,7 @@ class Data:
         return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
-        """Return all examples in order, in parts of at most that many.
-
-        Examples:
-            >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(15)]
-            [15, 15, 10]
-        """
+        """Return all examples in order, in parts of at most that many."""
         check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
@@ -177,8 +170,7 @@ class Data:
         than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
 
         Examples:
-            >>> [len(part) for part in bnn.datasets.sinusoid(40).split(0.25)]
-            [30, 10]
+            >>> rest, part = bnn.datasets.sinusoid(40).split(0.25)
         """
         rest, part = split_rows(self.row_groups(), self.y, fraction, seed=seed)
         return self[rest], self[part]
@@ -235,8 +227,7 @@ def row_index(rows: Any, num_rows: int) -> Tensor | slice:
     if is_mask:
         return values.bool()
     numbers = values.long()
-    outside = numbers[(numbers < -num_rows) | (numbers >= num_rows)]
-    if len(outside):
+    if len(outside := numbers[(numbers < -num_rows) | (numbers >= num_rows)]):
         raise InputError(f"Row numbers must lie below the {num_rows} rows, got {outside[0]}: check `rows`.")
     return numbers
 

@@ -36,10 +36,9 @@ _END = object()
 class Loader:
     """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
-    Functions that take a DataLoader take it as it is. Wrap it to say which parts of a batch are inputs and targets, or
-    how many examples N there are: the ELBO needs N, predictions and scores do not. A DataLoader with torch's samplers
-    knows N. It is unknown for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), for
-    samplers of yours, and for iterables that are no DataLoader. See docs/how-to/large-data.md.
+    Wrap a DataLoader to say which parts of a batch are inputs and targets, or how many examples N there are. One with
+    torch's samplers knows N; it is unknown for an `IterableDataset` without a length, ready-made batches, samplers
+    of yours, and other iterables. The ELBO needs N. See docs/how-to/large-data.md.
 
     Attributes:
         loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
@@ -55,8 +54,6 @@ class Loader:
         >>> batches = [(torch.zeros(10, 1), torch.zeros(10), torch.ones(10))] * 2  # inputs, targets, weights
         >>> data = bnn.Loader(batches, split=lambda batch: (batch[0], batch[1]), num_data=20)
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=5, seed=0, progress=False)
-        >>> posterior.record.num_data, posterior.predict(data)
-        (20, Prediction(Normal, num_draws=500, num_inputs=20))
     """
 
     loader: Iterable[Any]
@@ -66,17 +63,12 @@ class Loader:
 
     def __post_init__(self) -> None:
         """Refuse objects other than loaders, functions that cannot be called, and invalid numbers of examples."""
-        kind = type(self.loader).__name__
-        if not isinstance(self.loader, Iterable):
+        is_once = isinstance(self.loader, Iterator) and not callable(getattr(self.loader, "reset", None))
+        if is_once or not isinstance(self.loader, Iterable):
+            can = "can be gone through only once" if is_once else "is no DataLoader and no other iterable of batches"
             raise InputError(
-                f"`loader` must be a DataLoader, or another iterable of batches, got {kind}: of a dataset make a "
-                "DataLoader.",
-                page=_PAGE,
-            )
-        if isinstance(self.loader, Iterator) and not callable(getattr(self.loader, "reset", None)):
-            raise InputError(
-                f"`loader` is a {kind}, which can be gone through only once, and each epoch must begin anew: pass a "
-                "list of its batches, or an object whose `__iter__` begins anew.",
+                f"`loader` is a {type(self.loader).__name__}, which {can}, and each epoch begins anew: pass a "
+                "DataLoader, a list of batches, or an object whose `__iter__` begins anew.",
                 page=_PAGE,
             )
         if self.split is not None and not callable(self.split):
@@ -98,9 +90,7 @@ class Loader:
         pair = self.split(batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
             given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
-            raise InputError(
-                f"`split` must return a pair (x, y), got {given}. Weights of examples are for Data.", page=_PAGE
-            )
+            raise InputError(f"`split` must return a pair (x, y), got {given}.", page=_PAGE)
         return pair
 
     def one_pass[T](self, read: Callable[[Any], T]) -> Iterator[T]:
@@ -126,11 +116,7 @@ class Loader:
         return float(torch.cat(values).mean())
 
     def in_memory(self) -> Data:
-        """Return all examples of an epoch as `Data`, for functions that need them at once.
-
-        Raises:
-            InputError: batches whose examples differ in shape.
-        """
+        """Return all examples of an epoch as `Data`; `InputError` for batches whose examples differ in shape."""
         x, y = zip(*self.one_pass(self.pair), strict=True)
         return Data(join_rows(x), join_rows(y), standardize=self.standardize)
 
@@ -196,10 +182,9 @@ class Loader:
 
 
 class Epoch(NamedTuple):
-    """The examples and batches in an epoch: N, its rows and batches before `collate_fn`, rows of the first batch.
+    """N, the rows and batches of an epoch before `collate_fn`, and the rows of its first batch; None is unknown.
 
-    None is unknown, for the reason `unknown`; `is_even` tells whether batches have equally many rows, `is_pass` whether
-    each example comes once.
+    `is_even` tells whether batches have equally many rows, `is_pass` whether each example comes once.
     """
 
     num_data: int | None = None

@@ -42,9 +42,9 @@ def load_table(
     test_last: float | None = None,
     all_rows: bool = False,
 ) -> Dataset:
-    """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
+    """Return a file as a data set without published splits.
 
-    All columns but the target are features, as `pyrobnn.tables.read` takes them: numbers and booleans, texts such as
+    All columns but the target are features, read as by `pyrobnn.tables.read`: numbers and booleans, texts such as
     "1,234.50" as numbers, dates as days since the first one and as sine and cosine of the time of year, week and day,
     other text as categories. `notes` of the result say what was assumed. A target of text, booleans or at most 10
     different integers makes a classification with the sorted values as classes, or with ordered categories in their
@@ -52,7 +52,7 @@ def load_table(
     a regression.
 
     Args:
-        path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line.
+        path: the file, as `pyrobnn.tables.read` takes it and the next settings.
         target: name of the target column.
         task: "regression" or "classification" to override the rule above, as for counts.
         id: a column that names the rows and is not a feature.
@@ -60,11 +60,9 @@ def load_table(
         sep: what separates the columns of a file of text, if its first lines do not tell.
         decimal: "," where commas mark decimals.
         encoding: of a file of text that is not UTF-8, such as "cp1252".
-        categories: how categories become numbers, "onehot" (a column of 0 and 1 for each) or "ordinal", and columns of
-            numbers that are categories, such as ["zip"].
-        missing: "raise" refuses missing numbers, "impute" leaves rows without a target out and draws missing numbers
-            given the other columns, several times (`Dataset.split`); a column of 0 and 1 marks them. Missing text is a
-            category.
+        categories: "onehot" or "ordinal", and columns of numbers that are categories, such as ["zip"].
+        missing: "raise", or "impute" to draw missing numbers given the other columns, several times (`Dataset.split`);
+            a column of 0 and 1 marks them.
         split: the split whose training part gives means and categories. Copies of a row stay in one part.
         test: share of the rows in the test part of a split; if not given, as `pyrobnn.datasets.base.test_share` has it.
         groups: a column whose groups of rows, such as patients, stay in one part; it is not a feature.

@@ -56,7 +56,8 @@ def predict_table(
     for note in rows.notes:
         on_note(note)
     if len((outside := encoder.outside(rows.columns)).table):
-        on_note(f"outside of the rows of the fit (rows from 0):\n{outside.table.to_string()}")
+        counted_from_1 = outside.table.assign(row=outside.table["row"] + 1)
+        on_note(f"outside of the rows of the fit:\n{counted_from_1.to_string()}")
     added = {} if data.get("encoder") is None else {"outside": outside.rows}
     with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
         x = torch.from_numpy(encoder.matrix(rows.columns))

@@ -103,8 +103,8 @@ def read(
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"size": ["1,050", "990"], "kind": ["flat", "house"], "sold": ["2024-01-31"] * 2})
         >>> table = bnn.tables.read(frame)
-        >>> table.described, table.notes[0]
-        ('numbers: size; dates: sold; categories: kind (2)', "column 'size': read as numbers, without ',', such as ...")
+        >>> table.described
+        'numbers: size; dates: sold; categories: kind (2)'
     """
     known = {
         "task": (task, (None, *get_args(Task))),

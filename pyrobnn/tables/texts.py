@@ -68,10 +68,13 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
     """
     import pandas as pd
 
+    def by(form: str, texts: "pd.Series") -> "pd.Series":
+        return in_utc(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
+
     different = pd.Series(texts.dropna().unique(), dtype=object).astype(str)
     different = different[different.str.fullmatch(_DATE)]
     formats = _FORMATS if known is None else (known, _ISO)
-    parsed = {form: _parsed(different, form) for form in formats if _parsed(different[:_TRIED], form).notna().any()}
+    parsed = {form: by(form, different) for form in formats if by(form, different[:_TRIED]).notna().any()}
     if not parsed:
         return pd.Series(pd.NaT, index=texts.index, dtype="datetime64[us]"), _ISO
     best = max(parsed, key=lambda form: int(parsed[form].notna().sum()))
@@ -86,12 +89,6 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
         )
     found = dict(zip(different, parsed[best], strict=True))
     return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best
-
-
-def _parsed(texts: "pd.Series", form: str) -> "pd.Series":
-    import pandas as pd
-
-    return in_utc(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
 
 
 def in_utc(dates: "pd.Series") -> "pd.Series":
