@@ -20,7 +20,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
 from pyrobnn._core.random import derive, random_state, seeded, set_random_state
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.data.batches import ShuffledRows
+from pyrobnn.data.batches import TensorBatches
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
@@ -176,17 +176,12 @@ def test_a_loop_of_adam_gives_the_bits_of_fit(noise_of_fit):
     """N is a power of two, and eps is divided by it, so that no number is rounded otherwise."""
     expected = quick(model(), bnn.SVI(guide="mean_field", steps=40, batch_size=8), (X, Y))
     fit = prepare()
-    order = ShuffledRows(N, 8, derive(0, "batches"))
+    batches = TensorBatches((X, Y), 8, derive(0, "batches"))
     set_random_state(noise_of_fit[0])
-    posterior = go(fit, [(X[rows], Y[rows]) for rows, _ in zip(order_of(order), range(40), strict=False)], eps=1e-8 / N)
+    posterior = go(fit, [next(batches) for _ in range(40)], eps=1e-8 / N)
     for name, value in state(posterior.posterior()).items():
         assert torch.equal(value, state(expected)[name]), name
     assert torch.equal(posterior.posterior().predict(X).mean, expected.predict(X).mean)
-
-
-def order_of(order):
-    while True:
-        yield next(order)
 
 
 @pytest.mark.parametrize("guide", ["full_rank", "low_rank", "map", "radial"])
