@@ -1,5 +1,6 @@
 """Plots: the numbers that the artists hold, not only that a picture appears."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,7 +17,22 @@ import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.inference import History
 from pyrobnn.plots._style import close
+from pyrobnn.plots.predictive import _densities, _envelope
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
+
+FIT = {"seed": 0, "engine": "eager", "progress": False}
+
+
+def classifier(num_outputs, steps=60, **arguments):
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long() + ((x[:, 1] > 0) & (x[:, 0] > 0)).long() * (num_outputs > 1)
+    data = bnn.Data(x, y)
+    model = bnn.BNN(
+        bnn.MLP(2, [4], num_outputs),
+        likelihood="categorical" if num_outputs > 1 else "bernoulli",
+        prior=bnn.priors.Normal(1.0),
+    )
+    return model.fit(data, steps=steps, lr=0.05, **FIT, **arguments), data
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +302,338 @@ REFUSED = {
 def test_plots_refuse_what_they_cannot_draw(message, posterior, data):
     with pytest.raises(bnn.InputError, match=message):
         REFUSED[message](posterior, data)
+
+
+@pytest.fixture(scope="module")
+def line():
+    """A linear model with weight and bias from N(0, 1), so that f(x) ~ N(0, 1 + x^2) before there are data."""
+    data = bnn.datasets.sinusoid(12)
+    noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 3.0})
+    return bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise, prior=bnn.priors.Normal(1.0)).fit(
+        data, steps=100, lr=0.05, **FIT
+    ), data
+
+
+@pytest.fixture(scope="module")
+def two():
+    return classifier(1)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return classifier(3)
+
+
+def heading(axis):
+    return axis.get_title(loc="left")
+
+
+# all of them
+
+PICTURES = {
+    "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
+    "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
+    "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
+    "effects": lambda line, two, three: plots.effects(*three, num_draws=20),
+    "elbo": lambda line, two, three: plots.elbo(line[0].history),
+    "fit_1d": lambda line, two, three: plots.fit_1d(bnn.Mixture([line[0], line[0]]), line[1], num_draws=20),
+    "images": lambda line, two, three: plots.images(torch.rand(40, 5, 5), three[0].predict(three[1].x, num_draws=20)),
+    "importance": lambda line, two, three: plots.importance(bnn.metrics.permutation_importance(*two, num_draws=20)),
+    "observed_vs_predicted": lambda line, two, three: plots.observed_vs_predicted(
+        line[0].predict(line[1].x), line[1].y
+    ),
+    "ood": lambda line, two, three: plots.ood(line[0].predict(line[1].x), line[0].predict(9 * line[1].x)),
+    "pit": lambda line, two, three: plots.pit(line[0].predict(line[1].x), line[1].y),
+    "predictive_check": lambda line, two, three: plots.predictive_check(line[0].predict(line[1].x), line[1].y),
+    "prior_predictive": lambda line, two, three: plots.prior_predictive(line[0].bnn, line[1].x, num_draws=50),
+    "reliability": lambda line, two, three: plots.reliability(three[0].predict(three[1].x), three[1].y),
+    "selective_risk": lambda line, two, three: plots.selective_risk(three[0].predict(three[1].x), three[1].y),
+    "sparsification": lambda line, two, three: plots.sparsification(three[0].predict(three[1].x), three[1].y),
+    "weights": lambda line, two, three: plots.weights(three[0]),
+}
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", plots.__all__)
+def test_every_plot_writes_a_picture_and_leaves_no_state(name, line, two, three):
+    figure = PICTURES[name](line, two, three)
+    picture = figure._repr_png_()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 5000
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()
+
+
+# columns
+
+
+def table(num=160):
+    """A numeric column, one with three values, and a category in two columns of 0 and 1."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 2, num)
+    x = np.stack([rng.normal(size=num), rng.integers(0, 3, num), kind, 1 - kind], 1)
+    return bnn.Data(x, x @ [2.0, -1.0, 0.5, 0.0], feature_names=["size", "rooms", "kind=flat", "kind=house"])
+
+
+def test_effects_of_a_linear_model_are_lines_with_its_slopes():
+    """The mean over examples of w x + b, with one column set to v, is w_j v + b + the means of the other terms."""
+    data = table()
+    model = bnn.BNN(bnn.MLP(4, [], 1), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
+    posterior = model.fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
+    groups = {"size": [0], "rooms": [1], "kind": [2, 3]}
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40)
+    weights, biases = (value.double().flatten(1).numpy() for value in posterior.draw(40).values())
+    examples = data.x.numpy()[np.linspace(0, 159, 100).round().astype(int)]
+    assert [axis.get_xlabel() for axis in figure.axes] == ["size", "rooms", "kind"]
+    shown = {"size": None, "rooms": np.array([[0], [1], [2]]), "kind": np.array([[1, 0], [0, 1]])}
+    for axis, (name, places) in zip(figure.axes, groups.items(), strict=True):
+        mean = labelled(axis, "mean")
+        values = mean.get_xdata()[:, None] if shown[name] is None else shown[name]
+        drawn = np.zeros((40, len(values)))
+        for number, value in enumerate(values):
+            changed = examples.copy()
+            changed[:, places] = value
+            drawn[:, number] = (weights @ changed.T).mean(1) + biases[:, 0]
+        np.testing.assert_allclose(mean.get_ydata(), drawn.mean(0), rtol=1e-4, atol=1e-4)
+        spread = labelled(axis, "epistemic, ±2 sd")
+        if shown[name] is None:
+            low, high = edges(spread, values[:, 0])
+            slope = np.polyfit(values[:, 0], mean.get_ydata(), 1)[0]
+            assert slope == pytest.approx(weights[:, 0].mean(), rel=1e-3)
+        else:
+            low, high = np.array(spread.get_segments())[:, :, 1].T
+        np.testing.assert_allclose(high - low, 4 * drawn.std(0), rtol=1e-3)
+    assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["flat", "house"]
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1
+
+
+def test_effects_of_classes_are_probabilities_of_the_second(two):
+    posterior, data = two
+    figure = plots.effects(posterior, data, num_draws=20)
+    axis = figure.axes[0]
+    assert figure.get_supylabel() == "P(class 1)"
+    up = labelled(axis, "mean").get_ydata()
+    assert up[0] < up[-1]  # class 1 where x0 is above 0
+    low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())
+    assert low.min() >= 0
+    assert high.max() <= 1
+    with pytest.raises(bnn.InputError, match=r"`effects` draws the columns of a table, got x of shape"):
+        plots.effects(posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1]))
+
+
+def gappy_dates(num=160):
+    """A rent with many zeros, an age that is mostly missing with its mark, and days with the phase of their year."""
+    rng = np.random.default_rng(0)
+    rain = np.where(rng.random(num) < 0.8, 0.0, rng.uniform(1, 23, num))
+    gap = rng.random(num) < 0.6
+    age = np.where(gap, 40.0, rng.uniform(20, 60, num))
+    days = rng.integers(0, 730, num)
+    year = 2 * np.pi * days / 365.25
+    x = np.stack([rain, age, days, np.sin(year), np.cos(year), gap], 1)
+    y = 0.2 * rain + x[:, 1] / 10 + 3 * gap + np.sin(year)
+    names = ["rain", "age", "listed (days)", "listed (sin of year)", "listed (cos of year)", "missingindicator_age"]
+    return bnn.Data(x, y, standardize=True, feature_names=names)
+
+
+def test_effects_of_gaps_and_dates_keep_to_what_occurs():
+    """A linear model: the mean over the examples of w x + b, with the parts of a column as they occur together."""
+    data = gappy_dates()
+    posterior = bnn.BNN(bnn.MLP(6, [], 1)).fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
+    groups = {"rain": [0], "age": [1, 5], "listed": [2, 3, 4]}
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
+    x = data.x.numpy()
+    examples = x[np.linspace(0, 159, 100).round().astype(int)]
+
+    def predicted(places, values):
+        changed = examples.copy()
+        changed[:, places] = values
+        return posterior.predict(changed, num_draws=40).mean.mean().item()
+
+    rain, age, listed = figure.axes
+    assert [axis.get_xlabel() for axis in figure.axes] == ["rain", "age", "listed"]
+    wet = labelled(rain, "mean").get_xdata()
+    assert wet[0] == 0
+    assert wet[-1] >= 0.95 * x[:, 0].max()
+
+    curve = labelled(age, "mean")
+    known = x[x[:, 5] == 0, 1]
+    assert known.min() <= curve.get_xdata().min() < 25
+    assert 55 < curve.get_xdata().max() <= known.max()
+    for value, mean in list(zip(curve.get_xdata(), curve.get_ydata(), strict=True))[::4]:
+        assert mean == pytest.approx(predicted([1, 5], [value, 0.0]), rel=1e-4)
+    dot = age.lines[-1]
+    assert dot.get_ydata()[0] == pytest.approx(predicted([1, 5], [40.0, 1.0]), rel=1e-4)
+    assert [label.get_text() for label in age.get_xticklabels(minor=True)] == ["missing"]
+    assert dot.get_xdata()[0] > max(age.get_xticks())
+
+    mean = labelled(listed, "mean")
+    days = (mean.get_xdata() - np.datetime64("2022-03-01")) / np.timedelta64(1, "D")
+    spans = np.array_split(np.unique(x[:, 2]), 15)
+    for day, drawn, span in list(zip(days, mean.get_ydata(), spans, strict=True))[::3]:
+        together = x[np.isin(x[:, 2], span), 2:5]
+        assert day == pytest.approx(together[:, 0].mean(), abs=1e-4)
+        in_turn = together[np.arange(100) % len(together)]
+        assert drawn == pytest.approx(predicted([2, 3, 4], in_turn.mean(0)), rel=1e-4)
+
+
+# priors
+
+
+def moments(curve):
+    """Mean and standard deviation of a density drawn as a line."""
+    x, density = curve.get_xdata(), curve.get_ydata()
+    mass = np.trapezoid(density, x)
+    mean = np.trapezoid(x * density, x) / mass
+    return mean, np.sqrt(np.trapezoid((x - mean) ** 2 * density, x) / mass)
+
+
+def test_prior_predictive_needs_finite_predictions():
+    model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1e38), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    with pytest.raises(bnn.InputError, match="Predictions under draws from the prior overflow: take a prior"):
+        plots.prior_predictive(model, torch.full((3, 1), 100.0))
+
+
+def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
+    """The band of functions is that of N(0, 1 + x^2): four standard errors of a 5 % quantile of 250 draws are 0.54."""
+    model, x = line[0].bnn, torch.linspace(-2, 2, 9)[:, None]
+    axis = plots.prior_predictive(model, x.flip(0), num_draws=250, seed=3).axes[0]
+    drawn = model.sample_prior_predictive(x, num_draws=250, seed=3).draw_means.numpy()
+    low, high = edges(labelled(axis, "90 % of functions"), x[:, 0].numpy())
+    np.testing.assert_allclose([low, high], np.quantile(drawn, [0.05, 0.95], axis=0), rtol=1e-4)
+    sd = np.sqrt(1 + x[:, 0].numpy() ** 2)
+    np.testing.assert_allclose([low / sd, high / sd], [np.full(9, -1.645), np.full(9, 1.645)], atol=0.54)
+    below, above = edges(labelled(axis, "90 % predictive interval"), x[:, 0].numpy())
+    assert (above - below > high - low).all()
+    np.testing.assert_allclose(labelled(axis, "single functions").get_ydata(), drawn[0], rtol=1e-4, atol=1e-5)
+    assert axis.get_ylim()[0] < below.min()
+    shown = plots.prior_predictive(model, line[1], num_draws=20).axes[0]
+    np.testing.assert_allclose(labelled(shown, "data").get_ydata(), line[1].y)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_prior_predictive_of_classes_shows_confidence_and_agreement(num_outputs, two, three):
+    posterior, data = two if num_outputs == 1 else three
+    confidence, agreement = plots.prior_predictive(posterior.bnn, data, num_draws=60, seed=2).axes
+    probs = posterior.bnn.sample_prior_predictive(data, num_draws=60, seed=2).draw_means
+    probs = torch.stack([1 - probs, probs], -1) if num_outputs == 1 else probs
+    assert f"mean {float(probs.amax(-1).mean()):.2f}" in [line.get_label() for line in confidence.lines]
+    modes = probs.argmax(-1).mode(1).values
+    shares = (probs.argmax(-1) == modes[:, None]).double().mean(1)
+    assert f"mean {float(shares.mean()):.2f}" in [line.get_label() for line in agreement.lines]
+    assert sum(bar.get_height() for bar in agreement.patches) == pytest.approx(1)
+
+
+# simulated data
+
+
+def curve_and_band(prediction, y):
+    """Points, the observed curve, and the ends of the band there."""
+    (axis,) = plots.predictive_check(prediction, y).axes
+    x, observed = labelled(axis, "observed").get_data()
+    (found,) = [artist for artist in axis.get_children() if isinstance(artist, PolyCollection)]
+    assert found.get_label() == "95 % of simulated sets"
+    low, high = edges(found, x[1:-1:10])
+    return axis, x, observed, (x[1:-1:10], low, high)
+
+
+def test_predictive_check_shows_the_observed_density_over_all_of_its_range():
+    y = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(200) + 0.5) / 200)
+    prediction = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 2.0))
+    axis, x, observed, (_, low, high) = curve_and_band(prediction, y)
+    assert moments(labelled(axis, "observed")) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.08))
+    assert np.trapezoid(observed, x) == pytest.approx(1, abs=1e-3)
+    assert max(observed[0], observed[-1]) < 1e-4
+    assert x[0] < -5 < 5 < x[-1]  # where the simulated targets, of twice the spread, have been
+    assert (low >= 0).all()
+    assert observed.max() > 1.3 * high.max()  # too wide a fit is seen at once
+    narrow = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 0.1))
+    _, x, observed, _ = curve_and_band(narrow, y)
+    assert x[0] < float(y.min()) < float(y.max()) < x[-1]
+    assert max(observed[0], observed[-1]) < 1e-3
+
+
+def test_the_band_of_predictive_check_holds_as_many_whole_curves_as_it_says():
+    """Of 60 observed sets of the simulated distribution 3 leave it on average; 3.5 standard errors are 6 more."""
+    generator, outside = torch.Generator().manual_seed(0), 0
+    simulated = torch.randn(200, 40, generator=generator)
+    for y in torch.randn(60, 40, generator=generator):
+        _, curves = _densities(torch.cat([y[None], simulated]).double().numpy())
+        low, high = _envelope(curves[1:])
+        inside = ((low <= curves) & (curves <= high)).all(1)
+        assert inside[1:].mean() == pytest.approx(0.95, abs=0.006)
+        outside += not inside[0]
+    assert outside <= 9
+
+
+def test_predictive_check_of_counts_shows_the_distribution_function():
+    y = torch.tensor([0, 0, 1, 3, 5])
+    axis, x, share, (points, low, high) = curve_and_band(bnn.Prediction(dist.Poisson(torch.full((40, 5), 2.0))), y)
+    assert [share[x >= value][0] for value in (0, 1, 3, 5)] == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert (share[0], share[-1]) == (0, 1)
+    assert (low <= stats.poisson.cdf(points, 2.0)).all()
+    assert (high >= stats.poisson.cdf(points, 2.0)).all()
+    assert axis.get_ylabel() == "share of targets up to y"
+
+
+def test_predictive_check_of_classes_shows_binomial_intervals():
+    """Quantiles of 4000 simulated shares of 100 labels against the binomial distribution, a label either way."""
+    y = torch.arange(100) % 2
+    (axis,) = plots.predictive_check(bnn.Prediction(dist.Bernoulli(torch.full((4000, 100), 0.3))), y).axes
+    ends = np.array(labelled(axis, "simulated, 95 %").get_segments())[:, :, 1]
+    expected = [stats.binom.ppf([0.025, 0.975], 100, p) / 100 for p in (0.7, 0.3)]
+    np.testing.assert_allclose(ends, expected, atol=0.0101)
+    assert labelled(axis, "observed").get_ydata().tolist() == [0.5, 0.5]
+
+
+# planes
+
+
+def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
+    for posterior, data in (two, three):
+        figure = plots.decision_surface(posterior, data, num_draws=50)
+        surface, entropy, information = figure.axes[:3]
+        assert "Entropy" in heading(entropy)
+        draws = posterior.draw(50)
+        *_, boundary = [artist for artist in surface.collections if len(artist.get_paths()) == 1]
+        points = boundary.get_paths()[0].vertices
+        probs = posterior.predict(torch.tensor(points).float(), draws=draws).class_probs.sort(-1).values
+        assert float((probs[:, -1] - probs[:, -2]).abs().max()) < 0.05
+        (regions,) = information.collections
+        low, high = regions.levels[5:7]
+        x, y = regions.get_paths()[5].vertices.T
+        inner = (x > x.min()) & (x < x.max()) & (y > y.min()) & (y < y.max())
+        inputs = torch.tensor(np.stack([x, y], 1)[inner]).float()
+        values = posterior.predict(inputs, draws=draws).mutual_information
+        assert float((values - low).abs().minimum((values - high).abs()).max()) < 0.02
+        names = [line.get_label() for line in surface.lines]
+        assert names == [f"class {k}" for k in range(len(data.y.unique()))]
+        assert sum(len(line.get_xdata()) for line in surface.lines) == len(data)
+
+
+# images
+
+
+def uncertain():
+    """Probabilities of two draws for three images: sure, torn between draws, torn in each draw."""
+    probs = torch.tensor([[[0.9, 0.1], [1.0, 0.0], [0.52, 0.48]], [[0.8, 0.2], [0.1, 0.9], [0.52, 0.48]]])
+    return bnn.Prediction(dist.Categorical(probs=probs))
+
+
+@pytest.mark.parametrize(
+    ("by", "order", "values"),
+    [
+        ("confidence", [2, 1, 0], ["confidence 0.52", "confidence 0.55", "confidence 0.85"]),
+        ("entropy", [2, 1, 0], ["entropy 0.69", "entropy 0.69", "entropy 0.42"]),
+        ("mutual_information", [1, 0, 2], ["mutual inf. 0.53", "mutual inf. 0.01", "mutual inf. 0.00"]),
+    ],
+)
+def test_images_are_in_the_order_of_their_uncertainty(by, order, values):
+    pixels = torch.arange(3.0)[:, None, None].expand(3, 4, 4)
+    axes = plots.images(bnn.Data(pixels, [0, 1, 0]), uncertain(), by=by, class_names=["cat", "dog"]).axes
+    shown = [int(axis.images[0].get_array()[0, 0]) for axis in axes]
+    assert shown == order
+    assert [axis.get_title().split("\n")[1] for axis in axes] == values
+    titles = dict(zip(shown, [axis.get_title().split("\n")[0] for axis in axes], strict=True))
+    assert titles == {0: "cat → cat", 1: "dog → cat", 2: "cat → cat"}
+    assert [axis.spines["top"].get_visible() for axis in axes] == [row == 1 for row in shown]
