@@ -1,6 +1,9 @@
 """Networks with operations that torch batches wrongly or not at all, or has no forward-mode derivative of."""
 
+import functools
+
 import torch
+from helpers import Net
 from torch import nn
 from torch.func import functional_call
 
@@ -19,45 +22,33 @@ class Applied(nn.Module):
         return self.head(self.function(torch.tanh(self.first(x)), self.weight))
 
 
-class Packed(nn.Module):
+def packed():
     """An LSTM on packed sequences."""
 
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)
-
-    def forward(self, x):
+    def run(net, x):
         lengths = torch.full((len(x),), x.shape[1])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return self.head(self.cell(packed)[1][0][-1])
+        sequences = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return net.head(net.cell(sequences)[1][0][-1])
+
+    return Net(run, cell=nn.LSTM(2, 3, batch_first=True), head=nn.Linear(3, 2))
 
 
-class Cells(nn.Module):
+def cells():
     """A loop over time in Python."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.GRUCell(2, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        state = None
-        for step in x.unbind(1):
-            state = self.cell(step, state)
-        return self.head(state)
+    run = lambda net, x: net.head(functools.reduce(lambda state, step: net.cell(step, state), x.unbind(1), None))  # noqa: E731
+    return Net(run, cell=nn.GRUCell(2, 3), head=nn.Linear(3, 2))
 
 
-class Padded(nn.Module):
+def padded():
     """An encoder that does not look at the last position."""
 
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
-        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(4, 2)
-
-    def forward(self, x):
+    def run(net, x):
         padding = torch.zeros(x.shape[:2], dtype=torch.bool)
         padding[:, -1] = True
-        return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])
+        return net.head(net.encoder(x, src_key_padding_mask=padding)[:, 0])
+
+    layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+    return Net(run, encoder=nn.TransformerEncoder(layer, 2), head=nn.Linear(4, 2))
 
 
 class OwnSquare(torch.autograd.Function):
@@ -109,9 +100,9 @@ HARD_TO_BATCH = {
         (3,),
     ),
     "a function": (lambda: Applied(lambda h, w: OwnSquare.apply(h * w), (4,), 4), (3,)),
-    "packed": (Packed, (4, 2)),
-    "cells": (Cells, (4, 2)),
-    "padded": (Padded, (3, 4)),
+    "packed": (packed, (4, 2)),
+    "cells": (cells, (4, 2)),
+    "padded": (padded, (3, 4)),
 }
 
 

@@ -71,6 +71,19 @@ class Branching(torch.nn.Sequential):
         return f if bool(f.sum() > self.least) else 2 * f
 
 
+class Net(torch.nn.Module):
+    """A network of layers and parameters by name, and a function of it and of the inputs."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
 def block_covariance(guide):
     """The covariance of all weights under blocks of a Gaussian, in the order of the sites, in double precision."""
     sizes = {name: part.numel() for name, part in guide.points_by_name().items()}

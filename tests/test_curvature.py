@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from hard_to_batch import HARD_TO_BATCH, hard_to_batch, looped_jacobian
+from helpers import Net
 from test_conformance import LIKELIHOODS, PRIORS
 from torch import nn
 from torch.autograd.functional import hessian, jacobian
@@ -155,69 +156,39 @@ def test_fisher_of_a_strange_distribution_is_estimated_from_draws():
     assert float((outer(gumbel).mean() - 1).abs()) < 4 * math.sqrt(8 / 256)
 
 
-class Mean(nn.Module):
-    """The mean over an axis."""
-
-    def __init__(self, axis):
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, x):
-        return x.mean(self.axis)
+def average(axis):
+    return Net(lambda _, x: x.mean(axis))
 
 
-class Last(nn.Module):
-    """An LSTM, its last output."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.head(self.cell(x)[0][:, -1])
+def recurrent():
+    return Net(
+        lambda net, x: net.head(net.cell(x)[0][:, -1]), cell=nn.LSTM(2, 3, batch_first=True), head=nn.Linear(3, 3)
+    )
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+def attention():
+    attend = lambda net, x: net.head(net.attention(x, x, x, need_weights=False)[0].mean(1))  # noqa: E731
+    return Net(attend, attention=nn.MultiheadAttention(4, 2, batch_first=True), head=nn.Linear(4, 3))
 
 
-class Tied(nn.Module):
+def tied():
     """One layer twice, and one weight under two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
-        self.c.weight = self.a.weight
-
-    def forward(self, x):
-        return self.c(torch.tanh(self.b(torch.tanh(self.b(torch.tanh(self.a(x)))))))
+    run = lambda net, x: net.c(torch.tanh(net.b(torch.tanh(net.b(torch.tanh(net.a(x)))))))  # noqa: E731
+    net = Net(run, a=nn.Linear(3, 3), b=nn.Linear(3, 3), c=nn.Linear(3, 3))
+    net.c.weight = net.a.weight
+    return net
 
 
-class TimeFirst(nn.Module):
+def time_first():
     """Runs on (time, example, feature), with as many times as examples."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(2, 3), nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.inner(x.transpose(0, 1))).mean(0))
+    run = lambda net, x: net.head(torch.tanh(net.inner(x.transpose(0, 1))).mean(0))  # noqa: E731
+    return Net(run, inner=nn.Linear(2, 3), head=nn.Linear(3, 3))
 
 
-class Vector(nn.Module):
+def vector():
     """A weight that is a vector, which torch's linear map takes too."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.head = nn.Parameter(torch.randn(2)), nn.Linear(1, 3)
-
-    def forward(self, x):
-        return self.head(torch.tanh(nn.functional.linear(x, self.weight))[:, None])
+    run = lambda net, x: net.head(torch.tanh(nn.functional.linear(x, net.weight))[:, None])  # noqa: E731
+    return Net(run, weight=nn.Parameter(torch.randn(2)), head=nn.Linear(1, 3))
 
 
 B = 4
@@ -226,7 +197,7 @@ INTEGERS = torch.randint(0, 5, (B, 3), generator=torch.Generator().manual_seed(2
 
 
 def pooled(*layers):
-    return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(2), Mean(2), nn.Linear(layers[0].out_channels, 3))
+    return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(2), average(2), nn.Linear(layers[0].out_channels, 3))
 
 
 NETS = {
@@ -256,23 +227,27 @@ NETS = {
     ),
     "layer norm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3)), FLAT),
     "layer norm, 2 axes": (
-        lambda: nn.Sequential(nn.LayerNorm((5, 4)), nn.Tanh(), nn.Flatten(2), Mean(1), nn.Linear(20, 3)),
+        lambda: nn.Sequential(nn.LayerNorm((5, 4)), nn.Tanh(), nn.Flatten(2), average(1), nn.Linear(20, 3)),
         IMAGES,
     ),
     "group norm": (lambda: pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)), IMAGES),
     "batch norm": (lambda: pooled(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)), IMAGES),
-    "sequence": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), Mean(1), nn.Linear(3, 3)), (B, 3, 2)),
-    "time first": (TimeFirst, (B, B, 2), ("inner.weight", "inner.bias")),
-    "tied": (Tied, FLAT, ("a.weight", "a.bias", "b.weight", "b.bias", "c.bias")),
-    "vector": (Vector, (B, 2), ("weight",)),
-    "lstm": (Last, (B, 3, 2), tuple(f"cell.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))),
+    "sequence": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), average(1), nn.Linear(3, 3)), (B, 3, 2)),
+    "time first": (time_first, (B, B, 2), ("inner.weight", "inner.bias")),
+    "tied": (tied, FLAT, ("a.weight", "a.bias", "b.weight", "b.bias", "c.bias")),
+    "vector": (vector, (B, 2), ("weight",)),
+    "lstm": (
+        recurrent,
+        (B, 3, 2),
+        tuple(f"cell.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
+    ),
     "attention": (
-        Attention,
+        attention,
         (B, 3, 4),
         ("attention.in_proj_weight", "attention.in_proj_bias", "attention.out_proj.weight", "attention.out_proj.bias"),
     ),
     "transformer": (
-        lambda: nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), Mean(1), nn.Linear(4, 3)),
+        lambda: nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), average(1), nn.Linear(4, 3)),
         (B, 3, 4),
         None,  # whether its layers are seen depends on the path that torch takes
     ),
@@ -485,7 +460,7 @@ def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_w
     torch.testing.assert_close(layer(x), twin(spread))
     found = []
     for first, inputs in ((layer, x), (twin, spread)):
-        net = nn.Sequential(first, nn.Tanh(), nn.Flatten(2), Mean(2), head)
+        net = nn.Sequential(first, nn.Tanh(), nn.Flatten(2), average(2), head)
         model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
         found.append(add_kronecker(pulled(model, inputs, sizes=(3, 2)), sharing, joint_bias=joint_bias)[0])
     for own, expected in zip(*found, strict=True):

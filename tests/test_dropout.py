@@ -11,6 +11,7 @@ from unittest import mock
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import Net
 from pyro import poutine
 from pyro.infer import Trace_ELBO
 from torch import nn
@@ -306,21 +307,12 @@ def test_only_weights_that_multiply_units_are_masked():
     assert names == ["0.weight", "3.weight_ih_l0", "3.weight_hh_l0", "4.weight"]
 
 
-class Tied(nn.Module):
-    """One table as input and as output."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.table(x[:, 0])))[:, :1]
-
-
 def test_a_tied_weight_is_masked_where_it_comes_first():
     words = torch.tensor([[0], [1], [4]])
-    model = make(nn.Sequential(Tied()))
+    run = lambda net, x: net.head(torch.tanh(net.table(x[:, 0])))[:, :1]  # noqa: E731
+    net = Net(run, table=nn.Embedding(5, 3), head=nn.Linear(3, 5, bias=False))
+    net.head.weight = net.table.weight
+    model = make(nn.Sequential(net))
     posterior = model.fit(words, Y, guide=Dropout(input_rate=0.5), steps=2, seed=0, progress=False)
     rows = posterior.draw(50)["0.table.weight"] != 0
     assert torch.equal(rows.all(2), rows.any(2))

@@ -10,7 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from helpers import refused
+from helpers import Net, refused
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroModule
 from torch import nn
@@ -86,19 +86,8 @@ class Reserved(nn.Module):
         return x
 
 
-class After(nn.Module):
-    """A network that is a function of its layer and of the inputs."""
-
-    def __init__(self, layer, function):
-        super().__init__()
-        self.layer, self.function = layer, function
-
-    def forward(self, x):
-        return self.function(self.layer, x)
-
-
 def fit_after(function, outputs=1):
-    return fit(model=make_bnn(lambda: After(nn.Linear(2, outputs), function)))
+    return fit(model=make_bnn(lambda: Net(lambda net, x: function(net.layer, x), layer=nn.Linear(2, outputs))))
 
 
 def refuse_inputs(layer, x):
@@ -106,7 +95,7 @@ def refuse_inputs(layer, x):
 
 
 def look_up(*rows):
-    model = make_bnn(lambda: After(nn.Embedding(3, 1), lambda table, x: table(x[:, 0])))
+    model = make_bnn(lambda: Net(lambda net, x: net.table(x[:, 0]), table=nn.Embedding(3, 1)))
     return fit(model=model, x=torch.tensor(rows)[:, None])
 
 

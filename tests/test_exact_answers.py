@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import Net
 from scipy import stats
 from scipy.special import logsumexp
+from torch import nn
 from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
@@ -34,23 +36,17 @@ def coefficients(values):
     return np.concatenate([values["0.weight"].numpy().ravel(), values["0.bias"].numpy()])
 
 
-class RandomFeatures(torch.nn.Module):
+def random_features():
     """200 tanh features with weights that stay, and a linear layer that is inferred."""
-
-    def __init__(self):
-        super().__init__()
-        generator = torch.Generator().manual_seed(1)
-        self.first = torch.nn.Linear(3, 200, bias=False, dtype=torch.float64).requires_grad_(requires_grad=False)
-        self.first.weight.copy_(torch.randn(200, 3, generator=generator, dtype=torch.float64))
-        self.last = torch.nn.Linear(200, 1, bias=False, dtype=torch.float64)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.first(x)))
+    first, last = (nn.Linear(*sizes, bias=False, dtype=torch.float64) for sizes in ((3, 200), (200, 1)))
+    first.requires_grad_(requires_grad=False)
+    first.weight.copy_(torch.randn(200, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    return Net(lambda net, x: net.last(torch.tanh(net.first(x))), first=first, last=last)
 
 
 def test_a_linear_layer_on_frozen_features_is_the_gaussian_process_of_their_kernel():
     """Its law, evidence and leave-one-out score; the prior of frozen features can be tuned."""
-    model = bnn.BNN(RandomFeatures(), prior=bnn.priors.Normal(0.2), likelihood=bnn.likelihoods.Gaussian(0.3))
+    model = bnn.BNN(random_features(), prior=bnn.priors.Normal(0.2), likelihood=bnn.likelihoods.Gaussian(0.3))
     posterior = bnn.fit(model, (X, Y), MODE, seed=0, **KIND)
     old, new = (0.2 * np.tanh(x @ posterior.bnn.net.first.weight.numpy().T) for x in (X, NEW))
     kernel, cross = old @ old.T + 0.09 * np.eye(30), new @ old.T

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 
 import pyrobnn as bnn
@@ -88,7 +89,7 @@ def test_numbers_beyond_the_precision_are_refused():
     for dtype in (torch.float32, torch.float16):
         with pytest.raises(InputError, match="`y` has values beyond the range of float32, the precision of the netw"):
             fit(X, Y.double() * 1e200, dtype=dtype)
-    with pytest.raises(InputError, match="`x` has values beyond the range of float32.*standardise or rescale"):
+    with pytest.raises(InputError, match="`x` has values beyond the range of float32.*standardise the data"):
         fit(X.double() * 1e200, Y, standardize=False)
     with pytest.raises(InputError, match="`x` has values beyond the range"):
         fit(X, Y, standardize=False).predict(X.double() * 1e200)
@@ -119,13 +120,9 @@ class Spike(torch.autograd.Function):
         return gradient * torch.inf
 
 
-class BadGradient(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.second(Spike.apply(self.first(x)) if self.training else self.first(x))
+def bad_gradient():
+    run = lambda net, x: net.second(Spike.apply(net.first(x)) if net.training else net.first(x))  # noqa: E731
+    return Net(run, first=nn.Linear(3, 4), second=nn.Linear(4, 1))
 
 
 def plain(net, **settings):
@@ -159,8 +156,8 @@ FAULTS = {
     "the first step": (plain(lambda: Fails(range(1000)), lr=1e-3), f"became nan at step 1: {OF_A_SITE}"),
     "after a state that was kept": (plain(lambda: Fails(range(26, 1000)), lr=1e-3), f"nan at step 26: {OF_A_SITE}"),
     "a replicate": (one_of_two, "The ELBO of replicate 1 became"),
-    "a gradient": (plain(BadGradient), "the gradient at site 'first.weight' is"),
-    "a gradient of the last step": (plain(BadGradient, steps=1), "the gradient at site 'first.weight' is"),
+    "a gradient": (plain(bad_gradient), "the gradient at site 'first.weight' is"),
+    "a gradient of the last step": (plain(bad_gradient, steps=1), "the gradient at site 'first.weight' is"),
     "draws": (wide_draws, r"at step 1: the (guide draws|log-likelihood|log prior).* at site"),
 }
 

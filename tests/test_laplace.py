@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from hard_to_batch import hard_to_batch
+from helpers import Net
 from helpers import block_covariance as covariance
 from pyro import poutine
 from pyro.infer import Trace_ELBO
@@ -190,13 +191,9 @@ def positive_prior(name, value):
     return dist.Normal(torch.zeros((), dtype=F64), 1.0)
 
 
-class Unknown(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Parameter(torch.ones(2, dtype=F64))
-
-    def forward(self, x):
-        return (x * self.a).sum(1, keepdim=True)
+def unknown():
+    """A layer of unknown structure."""
+    return Net(lambda net, x: (x * net.a).sum(1, keepdim=True), a=nn.Parameter(torch.ones(2, dtype=F64)))
 
 
 def loader(**options):
@@ -270,7 +267,7 @@ def test_sites_pick_the_weights_that_vary():
     bounded = around(model_with(positive_prior), X, Y, sites=("*.weight",))
     assert bool((bounded.draw(2)["0.bias"] > 0).all())
     with pytest.warns(UserWarning, match="a belong to layers of unknown structure"):
-        assert around(model_with(net=Unknown()), X, Y, structure="full").record.laplace.slow == ["a"]
+        assert around(model_with(net=unknown()), X, Y, structure="full").record.laplace.slow == ["a"]
 
 
 def test_a_subnetwork_has_the_weights_of_the_largest_marginal_variance():
@@ -459,7 +456,7 @@ REFUSALS = {
     r"has shape \(3,\), expected \(1,\)": tried(weights={"2.bias": torch.zeros(3)}),
     "is not finite, or lies outside the support of": tried(weights={"2.bias": torch.full((1,), math.nan)}),
     "the last layer is of an unknown kind": tried(
-        model_with(net=nn.Sequential(nn.Linear(2, 2).double(), Unknown())), sites="last_layer"
+        model_with(net=nn.Sequential(nn.Linear(2, 2).double(), unknown())), sites="last_layer"
     ),
     "a pass of the DataLoader gave 12: use drop_last=False": lambda: Laplace().around(
         model_with(), loader(drop_last=True), progress=False, device="cpu"
@@ -503,15 +500,7 @@ EARLY = {
 
 @pytest.mark.parametrize("message", EARLY)
 def test_what_does_not_fit_is_refused_before_training_and_around_weights(message):
-    class Parts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = make_net()
-
-        def forward(self, x):
-            return self.net(x)
-
-    net = Parts() if "Sequential" in message else make_net()
+    net = Net(lambda net, x: net.net(x), net=make_net()) if "Sequential" in message else make_net()
     model = model_with(positive_prior if "support" in message else None, net=net)
     with pytest.raises(bnn.InputError, match=message):
         model.fit(X, Y, seed=0, guide=Laplace(**EARLY[message]), steps=100, progress=False, callbacks=[stop])

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from helpers import Branching
+from helpers import Branching, Net
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
@@ -20,13 +20,9 @@ N, STEPS, F64 = 12, 8, torch.float64
 UNIT = bnn.priors.Normal(1.0)
 
 
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.norm, self.head = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.head(x + torch.tanh(self.norm(self.inner(x))))
+def residual():
+    run = lambda net, x: net.head(x + torch.tanh(net.norm(net.inner(x))))  # noqa: E731
+    return Net(run, inner=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), head=nn.Linear(3, 1))
 
 
 class Sequences(nn.Module):
@@ -68,7 +64,7 @@ def convolutions():
 WORDS = "words"
 NETS = {
     "linear, dropout": (lambda: nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.2), nn.Tanh(), nn.Linear(2, 1)), (3,)),
-    "residual, batch norm": (Residual, (3,)),
+    "residual, batch norm": (residual, (3,)),
     "convolutions, their norms": (convolutions, (1, 2, 3, 4)),
     "embedding, layer norm": (
         lambda: nn.Sequential(nn.Embedding(4, 2, padding_idx=0), nn.LayerNorm(2), nn.Flatten(), nn.Linear(6, 1)),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 
 import pyrobnn as bnn
@@ -120,23 +121,10 @@ def test_a_network_of_parameters_without_entries_alone_is_refused():
         bnn.BNN(nn.Linear(0, 1, bias=False))
 
 
-class Branching(nn.Module):
-    """A line, and another one that no row reaches."""
-
-    def __init__(self, *, by_value):
-        super().__init__()
-        torch.manual_seed(0)
-        self.line, self.other, self.by_value = nn.Linear(2, 1), nn.Linear(2, 1), by_value
-
-    def forward(self, x):
-        if self.by_value and x.mean() > 100:
-            return self.other(x)
-        return self.line(x)
-
-
 @pytest.mark.parametrize("by_value", [False, True])
 def test_weights_that_no_row_reaches_keep_their_prior_beside_the_exact_posterior_of_the_others(by_value):
-    model = model_of(Branching(by_value=by_value).double())
+    run = lambda net, x: (net.other if by_value and x.mean() > 100 else net.line)(x)  # noqa: E731
+    model = model_of(Net(run, line=nn.Linear(2, 1), other=nn.Linear(2, 1)).double())
     posterior = Laplace(structure="full").around(model, bnn.Data(X.double(), Y.double()), progress=False)
     design = torch.cat([X, torch.ones(24, 1)], 1).double()
     exact = torch.linalg.inv(design.T @ design / 0.5**2 + torch.eye(3, dtype=torch.float64)).diagonal().sqrt()

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,17 +21,10 @@ LABELS = torch.randint(3, (40,), generator=G)
 UNIT, GAUSSIAN = bnn.priors.Normal(1.0), bnn.likelihoods.Gaussian(0.2)
 
 
-class Adapter(nn.Module):
+def adapter(layer):
     """A frozen layer W, and beside it B A of rank 2."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.in_features, 2, bias=False)
-        self.up = nn.Linear(2, layer.out_features, bias=False)
-
-    def forward(self, x):
-        return self.layer(x) + self.up(self.down(x))
+    down, up = nn.Linear(layer.in_features, 2, bias=False), nn.Linear(2, layer.out_features, bias=False)
+    return Net(lambda net, x: net.layer(x) + net.up(net.down(x)), layer=layer, down=down, up=up)
 
 
 class Plus(nn.Module):
@@ -51,7 +45,7 @@ def adapted(kind="module", outputs=1, rate=0.0, dtype=torch.float32):
     parts = [nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Dropout(rate), nn.Tanh(), nn.Linear(8, outputs)]
     net = nn.Sequential(*parts).to(dtype).requires_grad_(requires_grad=False)
     if kind == "module":
-        net[2] = Adapter(net[2])
+        net[2] = adapter(net[2])
     else:
         nn.utils.parametrize.register_parametrization(net[2], "weight", Plus(8, 8).to(dtype))
     net[5].requires_grad_(requires_grad=True)
@@ -244,16 +238,12 @@ def test_an_ensemble_around_classifiers_averages_their_probabilities(draws, tmp_
 RATE, STEPS, ROWS, SIZE = 0.3, 400, 20, 1.5
 
 
-class Dropping(nn.Module):
+def dropping(functional):
     """f(x) = w x, where x is dropped with probability 0.3 in training; w is 1.5."""
-
-    def __init__(self, *, functional):
-        super().__init__()
-        self.layer, self.drop, self.functional = nn.Linear(1, 1, bias=False), nn.Dropout(RATE), functional
-        nn.init.constant_(self.layer.weight, SIZE)
-
-    def forward(self, x):
-        return self.layer(F.dropout(x, RATE, training=self.training) if self.functional else self.drop(x))
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, SIZE)
+    drop = (lambda net, x: F.dropout(x, RATE, training=net.training)) if functional else (lambda net, x: net.drop(x))
+    return Net(lambda net, x: net.layer(drop(net, x)), layer=layer, drop=nn.Dropout(RATE))
 
 
 @pytest.mark.one_in(3)
@@ -266,7 +256,7 @@ def test_each_example_of_each_step_has_its_mask(particles, engine, functional):
     With y = 0 and noise 1, it is -(2 log 2 pi + f^2) / 2 summed, for f = w / (1 - p) with probability 1 - p, else 0.
     """
     x, y = torch.ones(ROWS, 1), torch.zeros(ROWS)
-    model = bnn.BNN(Dropping(functional=functional), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(1.0))
+    model = bnn.BNN(dropping(functional), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(1.0))
     method = bnn.SVI(guide="map", steps=STEPS, lr=1e-12, num_particles=particles, optimizer="sgd")
     posterior = bnn.fit(model, (x, y), method, seed=0, engine=engine, device="cpu", progress=False)
     assert posterior.record.engine.used == engine

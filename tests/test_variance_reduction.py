@@ -3,6 +3,7 @@
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
@@ -21,18 +22,30 @@ LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipou
 PER_EXAMPLE = {"local": LOCAL, "flipout": FLIPOUT}
 
 
-pytestmark = pytest.mark.usefixtures("local")
-
-
-class Sequences(nn.Module):
+def sequences():
     """Linear maps along a sequence (B, T, in), then over all of it."""
+    run = lambda net, x: net.all(net.each(x).tanh().flatten(1))  # noqa: E731
+    return Net(run, each=nn.Linear(2, 3), all=nn.Linear(12, 1))
 
-    def __init__(self):
-        super().__init__()
-        self.each, self.all = nn.Linear(2, 3), nn.Linear(12, 1)
 
-    def forward(self, x):
-        return self.all(self.each(x).tanh().flatten(1))
+def tied():
+    """The same weights in an embedding and a linear layer."""
+    net = Net(lambda net, x: net.out(net.words(x).sum(1)), words=nn.Embedding(6, 3), out=nn.Linear(3, 6, bias=False))
+    net.out.weight = net.words.weight
+    return net
+
+
+def recurrent():
+    parts = {"words": nn.Embedding(6, 3), "norm": nn.LayerNorm(3), "steps": nn.LSTM(3, 2, batch_first=True)}
+    return Net(lambda net, x: net.steps(net.norm(net.words(x)))[0][:, -1], **parts)
+
+
+def time_first():
+    run = lambda net, x: net.each(functional.one_hot(x, 6).float()[..., :3].transpose(0, 1)).sum(0)  # noqa: E731
+    return Net(run, each=nn.Linear(3, 2))
+
+
+pytestmark = pytest.mark.usefixtures("local")
 
 
 NETS = {
@@ -51,7 +64,7 @@ NETS = {
         lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(9, 1)),
         (2, 2),
     ),
-    "sequences": (Sequences, (4, 2)),
+    "sequences": (sequences, (4, 2)),
 }
 NUM = 5
 
@@ -134,37 +147,7 @@ def test_functions_of_the_posterior_are_shared(noise):
     assert not posterior.bnn.training
 
 
-class Tied(nn.Module):
-    """The same weights in an embedding and a linear layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.out = nn.Embedding(6, 3), nn.Linear(3, 6, bias=False)
-        self.out.weight = self.words.weight
-
-    def forward(self, x):
-        return self.out(self.words(x).sum(1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.norm, self.steps = nn.Embedding(6, 3), nn.LayerNorm(3), nn.LSTM(3, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.steps(self.norm(self.words(x)))[0][:, -1]
-
-
-class TimeFirst(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.each = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.each(functional.one_hot(x, 6).float()[..., :3].transpose(0, 1)).sum(0)
-
-
-@pytest.mark.parametrize("net", [Tied, Recurrent, TimeFirst], ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", [tied, recurrent, time_first], ids=lambda net: net.__name__)
 @pytest.mark.parametrize("noise", PER_EXAMPLE)
 def test_other_layers_keep_the_shared_draw(net, noise):
     with seeded(0):
