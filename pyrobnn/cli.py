@@ -1,4 +1,4 @@
-"""The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
+"""The command line: pyrobnn demo, fit, diagnose, compare and predict."""
 
 import atexit
 import json
@@ -46,12 +46,11 @@ class PlainErrors(TyperGroup):
         except OSError as error:
             named = f"{error.filename}: {error.strerror}." if error.filename is not None else error.strerror
             _fail(" ".join([named or str(error), *getattr(error, "__notes__", ())]), code=2)
-        except FloatingPointError as error:
-            _fail(" ".join(str(error).split()), code=1)
-        except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+        except (FloatingPointError, MemoryError, RuntimeError) as error:  # torch has no exception class for memory
+            is_memory = isinstance(error, MemoryError) or "allocate" in str(error)
+            if not (is_memory or isinstance(error, FloatingPointError)):
                 raise
-            _fail(f"Out of memory, choose smaller settings: {' '.join(str(error).split())}", code=1)
+            _fail(f"{'Out of memory, choose smaller settings: ' * is_memory}{' '.join(str(error).split())}", code=1)
         except (KeyboardInterrupt, _Terminated) as error:
             number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
             notes = " ".join(getattr(error, "__notes__", ["the same command starts anew."]))
@@ -79,8 +78,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets known by name.", epilog=_such_as("data list"), no_args_is_help=True)
-app.add_typer(data_app, name="data")
 
 
 def main() -> None:
@@ -234,25 +231,3 @@ def _check_out(out: Path, table: Path) -> None:
         if is_there:
             raise InputError(f"--out {out} {problem}: choose another name, such as predictions.csv.")
     check_writable(out, "file")
-
-
-@data_app.command("list", epilog=_such_as("data list"))
-def list_data() -> None:
-    """List the data sets."""
-    from pyrobnn import datasets
-    from pyrobnn.report.words import aligned
-
-    rows: list[tuple[str, ...]] = [("name", "task", "rows", "cols", "splits", "here", "licence")]
-    for entry in datasets.info():
-        cells = *map(str, (entry.rows, entry.columns, entry.splits)), "yes" if entry.available else "no"
-        rows.append((entry.name, entry.task, *cells, entry.licence.partition(" (")[0]))
-    _say(aligned(rows))
-
-
-@data_app.command(epilog=_such_as("data fetch yacht energy"))
-def fetch(names: list[str]) -> None:
-    """Download data sets that are not here yet."""
-    from pyrobnn import datasets
-
-    for name in names:
-        _say(f"{name}: {datasets.fetch(name)}")

@@ -314,24 +314,6 @@ def test_classes_show_their_confusion_first(drawn):
 # other methods than SVI
 
 
-def ensemble(train, guide):
-    model = bnn.BNN(bnn.MLP(1, (3,), 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
-    method = bnn.Ensemble(bnn.SVI(guide=guide, steps=60), members=2)
-    return quick(model, method, train)
-
-
-@pytest.mark.slow
-def test_a_mixture_has_the_elbo_of_each_member(regression):
-    train, _ = regression
-    mixture = ensemble(train, "mean_field")
-    rendered = report(mixture, train)
-    text = flat_text(rendered)
-    for number, member in enumerate(mixture.members, 1):
-        audit = bnn.elbo_report(member, train, num_draws=300)
-        assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
-    assert list(rendered.figures) == ["fit.png", "coverage.png", "elbo.png"]
-
-
 @pytest.fixture(scope="module")
 def sampled():
     model = bnn.BNN(

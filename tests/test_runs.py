@@ -111,16 +111,13 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     result = run(spec_of(data=data, likelihood={"type": likelihood}, fit=fit), tmp_path / "r", progress=False)
     frame = predict_table(result.path, table)
     assert list(frame) == ["row", "class", "prob_no", "prob_yes", "entropy", "mutual_information", "outside"]
-    truth = pd.read_csv(table)["kind"]
-    assert (frame["class"] == truth).mean() > 0.8
-    assert (frame["prob_no"] + frame["prob_yes"]).to_numpy() == pytest.approx(1.0)
-    assert ((frame["prob_yes"] > 0.5) == (frame["class"] == "yes")).all()
-    assert {"accuracy", "log_likelihood", "brier", "ece"} < set(result.scores)
+    assert (frame["class"] == pd.read_csv(table)["kind"]).mean() > 0.8
+    assert list(pd.read_csv(result.path / "held_out.csv")) == ["row", "target", "class", "prob_no", "prob_yes"]
     metrics = json.loads((result.path / "metrics.json").read_text())
     assert (metrics["num_train"], metrics["num_validation"], metrics["num_test"]) == (43, 11, 6)
-    few = tmp_path / "few.csv"
-    pd.read_csv(table)[["a", "b"]].head(10).to_csv(few, index=False)
-    few = run(spec_of(data={"path": str(few), "target": "b", "test": 0.1}), tmp_path / "few", progress=False)
+    pd.read_csv(table)[["a", "b"]].head(10).to_csv(tmp_path / "few.csv", index=False)
+    data = {"path": str(tmp_path / "few.csv"), "target": "b", "test": 0.1}
+    few = run(spec_of(data=data), tmp_path / "few", progress=False)
     metrics = json.loads((few.path / "metrics.json").read_text())
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
 
@@ -338,14 +335,11 @@ def test_a_category_of_held_out_rows_is_known_then(linear, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
-def test_large_tables_and_data_by_name_have_one_fit(linear, tmp_path, monkeypatch):
-    short = {"fit": {"type": "svi", "steps": 3}}
-    named = run(linear_spec(linear, data={"name": "sinusoid"}, **short), tmp_path / "named", progress=False)
+def test_large_tables_have_one_fit(linear, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
-    large = run(linear_spec(linear, **short), tmp_path / "large", progress=False)
-    for result in (named, large):
-        assert result.final is result.posterior
-        assert not (result.path / ALL_ROWS).exists()
+    large = run(linear_spec(linear, fit={"type": "svi", "steps": 3}), tmp_path / "large", progress=False)
+    assert large.final is large.posterior
+    assert not (large.path / ALL_ROWS).exists()
 
 
 @pytest.mark.usefixtures("no_report")

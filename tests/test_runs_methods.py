@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import optimize
 from typer.testing import CliRunner
 
 import pyrobnn as bnn
@@ -85,34 +84,3 @@ def test_a_run_from_its_file_to_predictions(section, heading, tmp_path, monkeypa
     invoke("predict", "run", "new.csv", "--out", "p.csv")
     expected = posterior.predict(torch.tensor([[0.1], [-0.3]], dtype=torch.float64), num_draws=12)
     np.testing.assert_allclose(pd.read_csv("p.csv")["mean"], expected.mean.numpy(), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_counts_through_the_command_line_are_a_poisson_regression(tmp_path, no_report, monkeypatch):
-    """A linear net, its point estimate against scipy's minimum of the same penalised objective in float64."""
-    monkeypatch.chdir(tmp_path)
-    generator = np.random.default_rng(0)
-    x = generator.uniform(0, 20, size=80)
-    y = generator.poisson(np.exp(0.5 + 0.1 * x))
-    pd.DataFrame({"x": x, "y": y}).to_csv("counts.csv", index=False)
-    text = '[data]\npath = "counts.csv"\ntarget = "y"\ntask = "regression"\n[net]\nhidden = []\n[guide]\ntype = "map"\n'
-    fit = "[fit]\nsteps = 350\nlr = 0.1\nschedule = {type = 'exponential_lr', gamma = 0.975}\nengine = 'eager'\n"
-    (tmp_path / "spec.toml").write_text(text + fit, encoding="utf-8")
-    assert "RMSE" in invoke("fit", "spec.toml", "--out", "run", "--set", "likelihood.type=poisson").output
-
-    inputs, counts = x, y  # new rows are predicted by a fit to all
-    standard = (inputs - inputs.mean()) / inputs.std()
-    assert set(counts) <= set(range(100))
-
-    def objective(w):
-        f = w[0] * standard + w[1]
-        return (np.exp(f) - counts * f).sum() + 0.5 * (w**2).sum()
-
-    best = optimize.minimize(objective, [0.0, 0.0], tol=1e-10).x
-    new = np.array([1.0, 10.0, 19.0])
-    pd.DataFrame({"x": new}).to_csv("new.csv", index=False)
-    invoke("predict", "run", "new.csv", "--out", "p.csv")
-    expected = np.exp(best[0] * (new - inputs.mean()) / inputs.std() + best[1])
-    found = pd.read_csv("p.csv")
-    np.testing.assert_allclose(found["mean"], expected, rtol=2e-3)
-    np.testing.assert_allclose(found["std"], np.sqrt(expected), rtol=2e-3)

@@ -1,5 +1,7 @@
 import copy
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -45,13 +47,16 @@ num_draws = 9
 """
 
 
+DIABETES = '[data]\nname = "diabetes"\n'
+
+
 def read(tmp_path, text, *overrides):
     (tmp_path / "spec.toml").write_text(text, encoding="utf-8")
     return RunSpec.from_toml(tmp_path / "spec.toml", overrides=overrides)
 
 
 def diabetes(tmp_path, *overrides):
-    return read(tmp_path, '[data]\nname = "diabetes"\n', *overrides)
+    return read(tmp_path, DIABETES, *overrides)
 
 
 def test_every_section_is_read(tmp_path):
@@ -124,12 +129,12 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    assert counts.sentence.startswith("40 rows of counts: ")
+    assert str(counts.choice).startswith("40 rows of counts: ")
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
     assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
-    assert asked.sentence.startswith("40 rows of counts: ")
+    assert str(asked.choice).startswith("40 rows of counts: ")
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):
@@ -206,42 +211,31 @@ def test_another_likelihood_has_its_own_number_of_outputs(tmp_path):
     assert changed["net"]["out_features"] == 5
 
 
-BAD_FILES = {
-    "not toml": ("[data", r"is not valid TOML"),
-    "no data": ("[net]\nhidden = [3]\n", r"needs a section \[data\]"),
-    "unknown section": ('[data]\nname = "wine"\n[nett]\n', r"Unknown section \[nett\] .* Known: data, net, prior"),
-    "section not a table": ("data = 3\n", r"\[data\] must be a table in the spec, got 3"),
-    "part not a table": ('guide = 3\n[data]\nname = "wine"\n', r"\[guide\] must be a table in the spec, got 3"),
-    "no source": ("[data]\nsplit = 1\n", r"\[data\] needs a `name`, or a `path` with a `target`"),
-    "no target": ('[data]\npath = "b.csv"\n', r"\[data\] `path` needs `target`"),
-    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target` belongs to a `path`"),
+REFUSED = {
+    "not toml": ("[data", "", r"is not valid TOML"),
+    "no data": ("[net]\nhidden = [3]\n", "", r"needs a section \[data\]"),
+    "section not a table": ("data = 3\n", "", r"\[data\] must be a table in the spec, got 3"),
+    "part not a table": ('guide = 3\n[data]\nname = "wine"\n', "", r"\[guide\] must be a table in the spec, got 3"),
+    "no source": ("[data]\nsplit = 1\n", "", r"\[data\] needs a `name`, or a `path` with a `target`"),
+    "no target": ('[data]\npath = "b.csv"\n', "", r"\[data\] needs a `name`, or a `path` with a `target`"),
+    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', "", r"\[data\] `target` belongs to a `path`"),
+    "no equals": (DIABETES, "fit.seed", r"must read section.key=value, got 'fit.seed'"),
+    "top level": (DIABETES, "type=map", r"Unknown section \[type\]"),
+    "section": (DIABETES, "fitt.seed=1", r"Unknown section \[fitt\] in the spec\. Did you mean 'fit'\?"),
+    "key": (DIABETES, "fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are .*\. Did you mean 'steps'\?"),
+    "guide in fit": (DIABETES, "fit.guide=map", r"\[fit\] unknown setting `guide`"),
+    "data key": (DIABETES, "data.splitt=1", r"\[data\] unknown setting `splitt`; known are name, path"),
+    "type not a name": (DIABETES, "guide.type=3", r"\[guide\] The type of a guide must be a name, got 3"),
+    "method": (DIABETES, "fit.type=nutz", "Unknown method 'nutz'. Did you mean 'nuts'.*sghmc, sgld, svi"),
+    "negative seed": (DIABETES, "fit.seed=-1", r"\[fit\] `seed` must be greater than or equal to 0, got -1"),
+    "no type": (DIABETES, "likelihood.scale=1.0", r"\[likelihood\] A likelihood given as a table needs a `t"),
 }
 
 
-@pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_a_bad_file_is_refused(text, message, tmp_path):
+@pytest.mark.parametrize(("text", "override", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_bad_file_and_a_bad_change_are_refused(text, override, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        read(tmp_path, text)
-
-
-BAD_OVERRIDES = {
-    "no equals": ("fit.seed", r"must read section.key=value, got 'fit.seed'"),
-    "top level": ("type=map", r"Unknown section \[type\]"),
-    "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\] in the spec\. Did you mean 'fit'\?"),
-    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, .*\. Did you mean 'steps'\?"),
-    "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
-    "unknown data key": ("data.splitt=1", r"\[data\] unknown setting `splitt`; known are name, path"),
-    "type not a name": ("guide.type=3", r"\[guide\] The type of a guide must be a name, got 3"),
-    "unknown method": ("fit.type=nutz", "Unknown method 'nutz'. Did you mean 'nuts'.*sghmc, sgld, svi"),
-    "negative seed": ("fit.seed=-1", r"\[fit\] `seed` must be greater than or equal to 0, got -1"),
-    "likelihood without a type": ("likelihood.scale=1.0", r"\[likelihood\] A likelihood given as a table needs a `t"),
-}
-
-
-@pytest.mark.parametrize(("override", "message"), BAD_OVERRIDES.values(), ids=BAD_OVERRIDES.keys())
-def test_a_bad_override_is_refused(override, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        diabetes(tmp_path, override)
+        read(tmp_path, text, *filter(None, [override]))
 
 
 UNFIT = {
@@ -267,6 +261,16 @@ def test_what_does_not_fit_classes_and_a_missing_file_are_refused(tmp_path):
         read(tmp_path, '[data]\nname = "wine"\n[net]\nout_features = 2\n').prepare()
     with pytest.raises(InputError, match="cannot be read .No such file or directory.: check the path"):
         RunSpec.from_toml(tmp_path / "none.toml")
+
+
+def test_remedies_are_changes_of_a_spec():
+    remedies = tomllib.loads((Path(bnn.verdict.__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
+    changes = [change for remedy in remedies.values() for change in remedy.get("settings", ()) if "{" not in change]
+    assert "likelihood.scale=tuned" in changes
+    for change in changes:
+        method = ["fit.type=nuts"] if change.startswith("fit.") and "type" not in change else []
+        tables = {"data": {"path": "t.csv", "target": "y"}, "likelihood": {"type": "gaussian"}}
+        RunSpec.from_dict(apply_overrides(tables, [*method, change]))
 
 
 def test_parts_that_are_not_settings_cannot_be_written():

@@ -3,7 +3,6 @@
 import json
 import tomllib
 
-import numpy as np
 import pytest
 
 import pyrobnn as bnn
@@ -169,16 +168,3 @@ def test_likelihood_and_targets_fit_or_are_refused(pair, message, tmp_path):
             spec.prepare()
     else:
         assert spec.prepare().spec.likelihood == spec.likelihood
-
-
-@pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])
-def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
-    data = {"path": str(table(tmp_path, COUNTS)), "target": "b", "task": "regression"}
-    spec = RunSpec.from_dict({"data": data, "likelihood": {"type": kind}, "net": {"hidden": []}})
-    prepared = spec.prepare()
-    assert prepared.train.standardize
-    posterior = bnn.fit(prepared.bnn, prepared.train, bnn.SVI(steps=2), seed=0, progress=False, engine="eager")
-    assert posterior.y_scaler.is_identity
-    assert not posterior.x_scaler.is_identity
-    drawn = posterior.predict(prepared.test.x).sample(seed=0).numpy()
-    np.testing.assert_array_equal(drawn, np.round(drawn))

@@ -4,9 +4,7 @@ import base64
 import dataclasses
 import functools
 import io
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +28,6 @@ from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
 from pyrobnn.tables.cells import input_name, with_marks
 
@@ -86,31 +83,6 @@ class Facts:
     doubts: Sequence[str] = ()
     folder: str = ""
 
-    def title(self, target: str) -> str:
-        """Return the file or the data set of the run, and its target."""
-        data = self.spec.get("data") if isinstance(self.spec, Mapping) else None
-        source = data.get("path") or data.get("name") if isinstance(data, Mapping) else None
-        return f"{Path(source).name}: {target}" if source else f"{target}: Bayesian neural network"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Fit:
-    """A fit with the data that it was scored on: those held out, or the training data without any."""
-
-    posterior: Posterior | Mixture
-    train: Data
-    test: Data | None
-    scores: Mapping[str, Score]
-    facts: Facts
-
-    @property
-    def scored(self) -> Data:
-        return self.train if self.test is None else self.test
-
-    @functools.cached_property
-    def prediction(self) -> Prediction:
-        return self.posterior.predict(self.scored.x, num_draws=_PREDICTIVE_DRAWS)
-
 
 def render(
     posterior: Posterior | Mixture,
@@ -133,10 +105,12 @@ def render(
         >>> bnn.report.render(posterior, train=data, test=None, scores=scores, diagnosis=diagnosis).html[:15]
         '<!doctype html>'
     """
-    fit = _Fit(posterior, train, test, scores, facts)
-    figures = {name: _png(figure) for name, figure in _figures(fit)}
+    scored = train if test is None else test
+    figures = {
+        name: _png(figure) for name, figure in _figures(posterior, train, scored, facts, has_means="rmse" in scores)
+    }
     num_classes = len(facts.class_names)
-    part, num = "training" if test is None else "held-out", len(fit.scored)
+    part, num = "training" if test is None else "held-out", len(scored)
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
@@ -146,21 +120,17 @@ def render(
     html = _template().render(
         words=words,
         shown=_shown,
-        title=facts.title(train.target_name),
         found=words.found(scores, baselines, train.target_name, num, part),
         diagnosis=diagnosis,
         scores=scores,
         score_names=words.score_rows(scores),
         baselines=baselines,
-        evidence=None if isinstance(posterior, Mixture) else posterior.record.laplace,
         spelling=spelling,
         next_step=words.next_step(diagnosis, spelling, facts.folder),
-        folder=shlex.quote(facts.folder or "RUN_DIR"),
         part=part,
         num_scored=num,
         pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
         audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
-        num_members=len(posterior.members),
         most_rows=_MOST_AUDITS,
         chains=chains_of(posterior, train),
         facts=facts,
@@ -187,20 +157,21 @@ def _shown(name: str, score: Score) -> tuple[str, str]:
     return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
 
 
-def _figures(fit: _Fit) -> Iterator[tuple[str, Figure]]:
+def _figures(
+    posterior: Posterior | Mixture, train: Data, scored: Data, facts: Facts, *, has_means: bool
+) -> Iterator[tuple[str, Figure]]:
     """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
-    prediction, y, facts, history = fit.prediction, fit.scored.y, fit.facts, fit.posterior.history
-    target, is_classes = fit.train.target_name, prediction.is_classification
-    num_inputs = fit.train.x[0].numel() if fit.train.x.ndim == 2 else 0
+    prediction, y, history = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS), scored.y, posterior.history
+    target, names, is_classes = train.target_name, facts.class_names, prediction.is_classification
+    num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not is_classes:
-        yield "fit", _alone(lambda axis: plots.fit_1d(fit.posterior, fit.train, ax=axis))
+        yield "fit", _alone(lambda axis: plots.fit_1d(posterior, train, ax=axis))
     elif num_inputs == 2:
-        draws = max(_PLANE_DRAWS, len(fit.posterior.members))
-        plane = Plane.of(fit.posterior, fit.train, num_draws=draws, class_names=facts.class_names)
+        draws = max(_PLANE_DRAWS, len(posterior.members))
+        plane = Plane.of(posterior, train, num_draws=draws, class_names=names)
         yield "surface", _alone(plane.draw, 0)
         yield "epistemic", _alone(plane.draw, len(plane.surfaces) - 1)
     elif is_classes:
-        names = facts.class_names
         yield (
             "confusion",
             _alone(lambda axis: plots.confusion(prediction, y, ax=axis, target=target, class_names=names)),
@@ -212,37 +183,38 @@ def _figures(fit: _Fit) -> Iterator[tuple[str, Figure]]:
     elif prediction.has_quantiles:
         yield "coverage", _alone(draw_coverage, prediction, y, target)
     if num_inputs != 2:  # a plane shows what two columns do
-        yield from _of_columns(fit)
-    if len(fit.scored) >= _FEWEST_FOR_CURVES:
-        yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=facts.class_names)
+        yield from _of_columns(posterior, scored, facts, has_means=is_classes or has_means)
+    if len(scored) >= _FEWEST_FOR_CURVES:
+        yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=names)
     if history is not None and len(history):
         yield "elbo", plots.elbo(history, layout="column")
 
 
-def _of_columns(fit: _Fit) -> Iterator[tuple[str, Figure]]:
+def _of_columns(
+    posterior: Posterior | Mixture, scored: Data, facts: Facts, *, has_means: bool
+) -> Iterator[tuple[str, Figure]]:
     """Yield the importance and the effects of columns, from as many rows as a second or two allow."""
-    scored, columns = fit.scored, fit.facts.columns
-    num_columns = len(columns or scored.feature_names)
+    columns = facts.columns or with_marks(scored.feature_names)
+    num_columns = len(columns)
     if not 1 < num_columns <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (num_columns * _SHUFFLES)))
     rows = scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)]
-    draws = max(_SHUFFLE_DRAWS, len(fit.posterior.members))
-    table = permutation_importance(fit.posterior, rows, groups=columns, num_shuffles=_SHUFFLES, num_draws=draws)
+    draws = max(_SHUFFLE_DRAWS, len(posterior.members))
+    table = permutation_importance(posterior, rows, groups=facts.columns, num_shuffles=_SHUFFLES, num_draws=draws)
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return
     importance = plots.importance(table)
-    if not fit.prediction.is_classification and "rmse" not in fit.scores:  # no means
+    if not has_means:
         yield "importance", importance
         return
-    places = columns or with_marks(scored.feature_names)
     effects = plots.effects(
-        fit.posterior,
+        posterior,
         scored,
-        groups={str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]},
+        groups={str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]},
         num_draws=draws,
-        class_names=fit.facts.class_names,
-        first_days=fit.facts.first_days,
+        class_names=facts.class_names,
+        first_days=facts.first_days,
     )
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))

@@ -271,7 +271,7 @@ def _write_views(result: RunResult, prepared: Prepared) -> None:
     from pyrobnn.report import Facts, render
 
     folder, spec, dataset = result.path, prepared.spec, prepared.dataset
-    encoder, num, notes = dataset.encoder, len(result.train), [prepared.sentence, *dataset.notes]
+    encoder, num, notes = dataset.encoder, len(result.train), [str(prepared.choice), *dataset.notes]
     if result.final is not result.posterior:
         notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
     facts = Facts(

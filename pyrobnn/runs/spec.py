@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field
 
-from pyrobnn import likelihoods
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
+from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -26,7 +25,7 @@ from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.inference.parts import PARTS, Given, predicts_classes, with_width
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
-from pyrobnn.runs.spec_files import DataSpec, check_sections, data_section, parse_change, read_spec
+from pyrobnn.runs.spec_files import DataSpec, check_sections, parse_change, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
@@ -45,15 +44,10 @@ def optional(part: str) -> BeforeValidator:
 
 @setting
 class FitSpec:
-    """How to fit: a method, a seed and a device, in a file without the guide, which has the section [guide].
+    """How to fit, in a file without the guide, which has the section [guide]; device and engine are as in `fit`.
 
-    Attributes:
-        method: any registered method; None for that of the estimators. Settings that a table leaves out have the
-            default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
-            no section [guide].
-        settings: without a `type`, settings of svi that replace those of the estimators' method.
-        seed: seed of the fit.
-        device, engine: as in `pyrobnn.fit`.
+    Without a `method` that of the estimators is taken, with `settings` in place of its own. Those that a table leaves
+    out have the default of the method around it: members of an ensemble are points.
     """
 
     method: Annotated[Any, optional("method")] = None
@@ -87,8 +81,7 @@ class PredictSpec:
 class RunSpec:
     """All settings of a run, a section each. Omitted sections are as in the estimators (`inference.defaults`).
 
-    A likelihood decides whether the integers of a table are numbers or classes. The guide is that of the method or of
-    its inner method; nuts, hmc, sgld and sghmc refuse one. Prior and guide may be tables of patterns of names.
+    A likelihood decides whether the integers of a table are numbers or classes. Chains take no guide.
     """
 
     data: DataSpec
@@ -226,15 +219,6 @@ class Prepared:
     bnn: BNN
     choice: ChoiceRecord
 
-    @property
-    def sentence(self) -> str:
-        """The likelihood and the method that were taken and why, in words."""
-        spec = self.spec
-        guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
-        others = to_dict(spec.method).get("likelihoods", ())
-        taken = " or ".join([repr(spec.likelihood), *(in_short(likelihoods.resolve(one)) for one in others)])
-        return f"{self.choice} Likelihood {taken}. Method {to_dict(spec.method)['type']}{guide}."
-
 
 def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     """Return a line on the data: their rows, the task and its reason, the columns by their kind, and both parts."""
@@ -250,22 +234,18 @@ def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     )
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "data": data_section,
-    "fit": FitSpec.from_table,
-    "predict": lambda table: PredictSpec(**table),
-}
+_READERS = {"data": lambda table: DataSpec(**table), "fit": FitSpec.from_table, "predict": lambda t: PredictSpec(**t)}
 """How sections that are not parts are read."""
 
 
 def _read(name: str, table: Any) -> Any:
-    read = _READERS.get(name) or PARTS[name].resolve
     if not isinstance(table, dict) and not (name in PARTS and isinstance(table, str)):
         raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
+    read: Callable[[Any], Any] = _READERS.get(name) or PARTS[name].resolve
     try:
         return read({"type": "mlp"} | table if name == "net" and isinstance(table, dict) else table)
     except InputError as error:
-        message = str(error).removeprefix(f"{name.capitalize()}Spec: ")
+        message = str(error).removeprefix(f"{name.capitalize()}Spec: ").removeprefix(f"[{name}] ")
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
 
 

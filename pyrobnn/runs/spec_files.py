@@ -67,10 +67,8 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         """Refuse data with two sources or none, and two ways to hold rows out."""
-        if (self.name is None) == (self.path is None):
+        if (self.name is None) == (self.path is None) or (self.path is not None and self.target is None):
             raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
-        if self.path is not None and self.target is None:
-            raise InputError("[data] `path` needs `target`, the name of the target column.")
         if self.target is not None and self.target in (*self.drop, self.groups):
             raise InputError(f"[data] `drop` or `groups` names the target {self.target!r}: leave it out there.")
         given = [name for name in _OF_A_TABLE if getattr(self, name) not in (None, ())]
@@ -126,8 +124,8 @@ def _toy(name: str) -> "Dataset":
 
     make = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}[name]
     train, test = make(), make(_NUM_TEST, seed=1)
-    x = torch.cat([single(part.x, "A toy") for part in (train, test)])
-    data = Data(x, torch.cat([train.y, test.y]), standardize=True)
+    x, y = torch.cat([single(part.x, "A toy") for part in (train, test)]), torch.cat([train.y, test.y])
+    data = Data(x, y, standardize=True)
     splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
     checksum = hashlib.sha256(x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
     return datasets.Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
