@@ -19,6 +19,8 @@ _LEAST_LEAD_NATS = 0.001
 """Nats an example that are called a lead over a linear model, and where chance does not explain them."""
 _FAR_LESS = 0.8
 """Share of the gain of a linear model below which a fit has missed the linear part."""
+FAR_BELOW = 5.0
+"""Nats below the constant at which the score of an example is cut off."""
 LOSSES = ("impossible", "constant", "linear")
 """The cases that speak against a fit."""
 
@@ -53,10 +55,12 @@ class Comparison:
     """The gain in log score of a fit over a constant, and how it stands to a linear model if there is one.
 
     `linear` is the linear model's own gain, `lead` the fit's gain over it, and `short` the fit's gain less 80 % of its
-    gain. `level` is the p-value below which a difference counts, `num_lost` the examples without a finite score.
+    gain. `bounded` has gains of -5 nats an example at least, where few would hide what most say. `level` is the p-value
+    below which a difference counts, `num_lost` the examples without a finite score.
     """
 
     fit: Gain
+    bounded: Gain
     level: float
     linear: Gain | None = None
     lead: Gain | None = None
@@ -79,6 +83,10 @@ class Comparison:
         is_small = self.fit.mean + self.fit.stderr < _NEGLIGIBLE_NATS
         return self.linear_finds is False and not is_real and is_small
 
+    def _of_no_gain(self, gain: Gain) -> float:
+        is_shown = 1 - gain.below(0.0) < self.level
+        return min(max(gain.below(_NEGLIGIBLE_NATS), self.level if is_shown else 0.0), gain.below(0.0))
+
     @property
     def case(self) -> str:
         """How the fit compares: the name of a finding."""
@@ -94,8 +102,7 @@ class Comparison:
         fit, linear, lead, short, level = self.fit, self.linear, self.lead, self.short, self.level
         if self.num_lost:
             return "impossible", None
-        negligible = max(fit.below(_NEGLIGIBLE_NATS), level if 1 - fit.below(0.0) < level else 0.0)
-        if (p := min(negligible, fit.below(0.0))) < level:
+        if (p := min(self._of_no_gain(fit), self._of_no_gain(self.bounded))) < level:
             return "constant", p
         if linear is not None and lead is not None and short is not None:
             if linear.mean > 0 and (p := short.below(0.0)) < level:
@@ -118,8 +125,9 @@ def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> Comp
         is_finite = rival.isfinite()
         floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
     own, num_lost = scores - floored["constant"], int((~scores.isfinite()).sum())
+    gains = Gain.of(own), Gain.of(own.clamp_min(-FAR_BELOW))
     if "linear" not in floored:
-        return Comparison(Gain.of(own), level, num_lost=num_lost)
+        return Comparison(*gains, level, num_lost=num_lost)
     linear = floored["linear"] - floored["constant"]
     lead, short = Gain.of(scores - floored["linear"]), Gain.of(own - _FAR_LESS * linear)
-    return Comparison(Gain.of(own), level, Gain.of(linear), lead, short, num_lost)
+    return Comparison(*gains, level, Gain.of(linear), lead, short, num_lost)
