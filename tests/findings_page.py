@@ -18,6 +18,21 @@ ANCHORS = {
     "The data": "held-out-data",
 }
 REMEDIES = tomllib.loads((Path(remedies.__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
+REMEDIES |= {
+    name: {"words": words}
+    for name, words in {
+        "slower": "lower the learning rate",
+        "longer": "train longer",
+        "more_steps": "train longer",
+        "narrower": "narrow the prior",
+        "varying_noise": "let the noise depend on the inputs",
+        "amounts": "take a log-normal",
+        "other_noise": "take noise of another shape",
+        "more_draws": "draw more",
+        "longer_warmup": "warm up longer",
+    }.items()
+}
+"""Remedies in the words of the table of remedies, and those that depend on a fit."""
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
@@ -27,9 +42,9 @@ def cells(check):
         template = templates()[key]
         if not template.advice and not template.tries:
             continue
-        tries = ", ".join(
-            REMEDIES[name]["words"] if name in REMEDIES else name.replace("_", " ") for name in template.tries
-        )
+        same = next(other for other, one in templates().items() if one.tries == template.tries)
+        tries = ", ".join(REMEDIES[name]["words"] for name in template.tries)
+        tries = f"as for `{same}`" if same != key and len(template.tries) > 2 else tries
         advice = " ".join(filter(None, [f"{tries[:1].upper()}{tries[1:]}." if tries else "", template.advice]))
         name = key.removesuffix(" low").removesuffix(" high") if check.name in MEASURES else key
         yield name, PLACEHOLDER.sub("...", template.lead), advice

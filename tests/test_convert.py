@@ -102,14 +102,11 @@ DRAWN = [
 @pytest.mark.one_in(4)
 def test_every_group_holds_the_same_draws(case):
     posterior, data, tree = case
-    others = {"observed_data", "constant_data", "svi"}
-    assert set(tree.children) - {"guide_params"} == {*DRAWN, *others}
-    assert ("guide_params" in tree.children) is (bnn.guides.built(posterior.guide).moments() is not None)
+    assert set(tree.children) == {*DRAWN, "observed_data", "constant_data"}
     for group in DRAWN:
         for variable in tree[group].data_vars.values():
             assert variable.dims[:2] == ("chain", "draw")
             assert variable.shape[:2] == (1, S)
-    assert tree["svi"].elbo.dims == ("chain", "step")
     np.testing.assert_array_equal(tree["observed_data"].y, data.y)
     np.testing.assert_array_equal(tree["constant_data"].x, data.x)
     draws = posterior.draw(S, seed=11)
@@ -274,22 +271,6 @@ def test_noise_at_new_inputs_is_not_that_at_the_data(pair):
     assert abs(np.corrcoef(noises)[0, 1]) < 4 / np.sqrt(200 * 24)
 
 
-def test_guide_params_are_the_moments_of_each_site(pair, tree):
-    for name, (loc, scale) in pair[0].guide.moments().items():
-        np.testing.assert_array_equal(tree["guide_params"][f"{name}.loc"][0], loc)
-        np.testing.assert_array_equal(tree["guide_params"][f"{name}.scale"][0], scale)
-    assert tree["guide_params"]["0.weight.loc"].dims == ("chain", "0.out", "0.in")
-    assert list(tree["guide_params"]["0.in"].values) == ["height", "weight"]
-
-
-def test_guide_params_of_constrained_sites():
-    posterior = fit(NAMED, likelihood=INFERRED, steps=3)
-    tree = bnn.to_datatree(posterior, NAMED, num_draws=4, prior=False)
-    loc, _ = posterior.guide.moments()["likelihood.scale"]
-    assert float(tree["guide_params"]["likelihood.scale.loc"][0]) == pytest.approx(float(loc))
-    assert (tree["posterior"]["likelihood.scale"] > 0).all()
-
-
 # Several posteriors
 
 
@@ -297,12 +278,11 @@ def test_a_dict_names_the_chains(pair):
     named = bnn.to_datatree({"one": pair[0], "two": pair[1]}, NAMED, x_pred=X[:3], num_draws=2 * S, seed=3)
     listed = bnn.to_datatree(list(pair), NAMED, x_pred=X[:3], num_draws=2 * S, seed=3)
     mixture = bnn.to_datatree(bnn.Mixture(pair), NAMED, x_pred=X[:3], num_draws=2 * S, seed=3)
-    for group in ("posterior", "prior", "predictions", "log_prior", "svi", "guide_params"):
+    for group in ("posterior", "prior", "predictions", "log_prior"):
         assert list(named[group].chain.values) == ["one", "two"]
         xr.testing.assert_equal(listed[group].to_dataset(), mixture[group].to_dataset())
         other = listed[group].to_dataset().assign_coords(chain=["one", "two"])
         xr.testing.assert_equal(named[group].to_dataset(), other)
-    np.testing.assert_array_equal(listed["guide_params"]["2.bias.loc"][1], pair[1].guide.moments()["2.bias"][0])
 
 
 def test_markov_chains_of_several_fits_have_names_with_numbers():
@@ -311,7 +291,6 @@ def test_markov_chains_of_several_fits_have_names_with_numbers():
     chains = {s: bnn.fit(model, NAMED, method, seed=i, progress=False, engine="eager") for i, s in enumerate("ab")}
     tree = bnn.to_datatree(chains, NAMED, prior=False)
     assert list(tree["posterior"].chain.values) == ["a.0", "a.1", "b.0", "b.1"]
-    assert "guide_params" not in tree.children
     weights = tree["posterior"]["weight"].values
     np.testing.assert_array_equal(weights[2:], chains["b"].guide.chains()["weight"])
     log_prior = stats.norm.logpdf(weights).sum((2, 3)) + stats.norm.logpdf(tree["posterior"]["bias"].values).sum(2)
@@ -370,7 +349,6 @@ def test_points_have_no_density():
     np.testing.assert_array_equal(weights[:, 0], weights[:, 1])
     beside = bnn.to_datatree(bnn.Mixture([fits[0], fit(NAMED, steps=3)]), NAMED, num_draws=6)
     assert np.isnan(beside["sample_stats"].log_q.values).all(1).tolist() == [True, False]
-    assert "svi" not in beside.children
 
 
 def test_dropout_has_the_probability_of_its_masks():

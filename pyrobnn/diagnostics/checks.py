@@ -25,6 +25,7 @@ from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test, tests_of
 from pyrobnn.guides.base import built
 from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict import checks as cheap
@@ -434,10 +435,11 @@ def blocks(evidence: Evidence) -> Finding | None:
 
 def khat(evidence: Evidence) -> Finding | None:
     """Pareto-smoothed importance weights of 1,000 draws of a guide, up to 1,000 weights and 10,000 rows."""
-    if evidence.posterior.bnn.num_weights > MAX_WHOLE or len(evidence.train) > _MOST_FOR_KHAT:
+    fit = evidence.posterior
+    if isinstance(fit, Mixture) or fit.bnn.num_weights > MAX_WHOLE or len(evidence.train) > _MOST_FOR_KHAT:
         return None
     try:
-        weights = importance_weights(evidence.posterior, evidence.train, num_draws=_KHAT_DRAWS)
+        weights = importance_weights(fit, evidence.train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return None
     return Finding("k-hat", "fine" if weights.is_reliable else "note", weights.khat, weights.good_khat)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from itertools import count
@@ -47,7 +47,6 @@ _MOST_PRIOR_NUMBERS = 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in ArviZ of the statistics of chains that are not real numbers."""
-_HISTORY = ("elbo", "log_likelihood", "kl")
 _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data")
 
 
@@ -65,8 +64,8 @@ def to_datatree(
 
     All groups, which docs/how-to/arviz.md lists, come from the same joint draws, with dimensions (chain, draw, ...). A
     guide is a chain, and a mixture has one for each member; Markov chains of equal number and length follow each other.
-    Targets and their densities are in original units. Left out are `log_q` of sample_stats, svi and guide_params where
-    a member lacks them, and prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
+    Targets and their densities are in original units. Left out are `log_q` of sample_stats where a member lacks it, and
+    prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
 
     Args:
         posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.
@@ -102,9 +101,7 @@ def to_datatree(
         root |= reason
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
-    tree = _tree(groups, converter, names, attrs, root)
-    _add_fit(tree, given, monitored, attrs)
-    return tree
+    return _tree(groups, converter, names, attrs, root)
 
 
 def eval_datatree(
@@ -177,41 +174,6 @@ def _tree(
             pred_coords=coords,
             attrs=dict.fromkeys([*groups, *data_groups], attrs) | {"/": root},
         )
-
-
-def _add_fit(
-    tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: "Monitored", attrs: dict[str, Any]
-) -> None:
-    """Add the terms of the ELBO at each step, and mean and standard deviation of every site under the guide.
-
-    A mixture has a chain for each member. Left out is what a member lacks, or what differs in length between them.
-    """
-    import arviz_base as az
-    import xarray as xr
-
-    members = posterior.members
-    chains = {"chain": tree["posterior"]["chain"].values} if tree["posterior"].sizes["chain"] == len(members) else {}
-    records = [member.history for member in members]
-    lengths = {0 if record is None else len(record) for record in records}
-    if len(lengths) == 1 and lengths != {0}:
-        terms = {name: np.stack([getattr(record, name) for record in records]) for name in _HISTORY}
-        made = az.dict_to_dataset(terms, attrs=attrs, sample_dims=["chain", "step"], coords=chains)
-        tree["svi"] = xr.DataTree(made)
-    by_member = [built(member.guide).moments() for member in members]
-    moments = [of_guide for of_guide in by_member if of_guide is not None]
-    if len(moments) < len(members):
-        return
-    params: dict[str, np.ndarray] = {}
-    dims: dict[Hashable, Sequence[Hashable]] = {}
-    for site, index in ((site, index) for site in moments[0] for index in (0, 1)):
-        name = f"{site}.{('loc', 'scale')[index]}"
-        params[name] = np.stack([of_guide[site][index].detach().cpu().numpy() for of_guide in moments])
-        size, known = params[name].ndim - 1, monitored.site_dims[site]
-        dims[name] = known if len(known) == size else [f"{name}.dim_{i}" for i in range(size)]
-    if params:
-        coords = monitored.coords | chains
-        made = az.dict_to_dataset(params, attrs=attrs, sample_dims=["chain"], dims=dims, coords=coords)
-        tree["guide_params"] = xr.DataTree(made)
 
 
 def _inputs(x: X) -> dict[str, np.ndarray]:
@@ -443,7 +405,6 @@ class Monitored:
     kept; `normed` are the weight sites whose norms are kept.
     """
 
-    site_dims: dict[str, list[str]]
     dims: dict[str, list[str]]
     coords: dict[str, list[str]]
     chosen: dict[str, Tensor]
@@ -481,7 +442,7 @@ def _monitored(
     normed = list(weight_names) if is_partial else []
     if normed:
         dims[NORM], coords["site"] = ["site"], normed
-    return Monitored(site_dims, dims, coords, chosen, normed)
+    return Monitored(dims, coords, chosen, normed)
 
 
 def _chosen_entries(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:

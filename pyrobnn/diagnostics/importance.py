@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
-from pyrobnn.diagnostics.convert import as_one, log_likelihoods, log_prior_density
+from pyrobnn.diagnostics.convert import log_likelihoods, log_prior_density
 from pyrobnn.guides.base import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.nets import MLP
-from pyrobnn.posterior.mixture import Mixture, Posteriors
+from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _ROUNDING = 1e-4  # nats between log ratios that count as zero: a tail of rounding errors is not that of q
@@ -36,19 +35,17 @@ class ImportanceWeights:
     Attributes:
         log_weights: Pareto-smoothed log weights (S,), normalised, of `draws()`.
         khat: shape of the tail of the weights; -inf if they are constant, inf if beyond the range of floats.
-        khat_by_chain: the same for each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
         log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
-        posterior: q, a mixture if several were given.
+        posterior: q.
         seed: the seed of the draws.
     """
 
     log_weights: np.ndarray
     khat: float
-    khat_by_chain: np.ndarray
     ess: float
     log_evidence: Estimate
-    posterior: Posterior | Mixture
+    posterior: Posterior
     seed: int
     log_images: float = 0.0  # log number of mirror images of a mode of an `MLP`: 2^h h! for h odd units
 
@@ -98,7 +95,7 @@ class ImportanceWeights:
 
 
 def importance_weights(
-    posterior: Posteriors, data: Any, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
+    posterior: Posterior, data: Any, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
@@ -106,15 +103,14 @@ def importance_weights(
     2018). The target is the posterior of the model that predicts: of Laplace guides the linearised network.
 
     Args:
-        posterior: a posterior whose guide has a density, or several of the same model, whose mixture is q.
+        posterior: a posterior whose guide has a density.
         data: the training data, in original units.
-        num_draws: number of draws S in all, at least 30 per member; take 1000 or more.
+        num_draws: number of draws S, at least 30; take 1000 or more.
         seed: seed of the draws; the fit's if not given.
         linearized: as in `Posterior.predict`.
 
     Raises:
-        InputError: a guide without a density, members without a posterior in common, too few draws, or data that do
-            not fit the model.
+        InputError: a guide without a density, a mixture, too few draws, or data that do not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -123,38 +119,29 @@ def importance_weights(
         >>> bnn.importance_weights(posterior, data).is_reliable  # of a linear model a Laplace approximation is exact
         True
     """
-    given, _ = as_one(posterior)
+    require_single(posterior, "importance_weights")
     data = in_memory(data, weighted=True)
-    parts = given.members
-    if num_draws < _FEWEST * len(parts):
+    if num_draws < _FEWEST:
         raise InputError(
-            f"`num_draws` must be at least {_FEWEST * len(parts)}, {_FEWEST} for each guide, got {num_draws}: k-hat is "
-            "fitted to the largest of the weights."
+            f"`num_draws` must be at least {_FEWEST}, got {num_draws}: k-hat is that of the largest weights."
         )
-    for part in parts:
-        _require_continuous(part)
-    linear = [built(p.guide).linearized if linearized is None else linearized for p in parts]
-    if len(parts) > 1:
-        _require_one_target(parts, linearized=any(linear))
-    seed = given.seed if seed is None else seed
-    shares = given.shares(num_draws, seed=seed)
-    pairs = [_densities(member, data, count, part_seed, linearized=linearized) for member, count, part_seed in shares]
-    log_ps, log_qs = zip(*pairs, strict=True)
-    ratios = np.concatenate(log_ps) - _mixture_log_q(shares, log_qs)
+    _require_continuous(posterior)
+    linear = built(posterior.guide).linearized if linearized is None else linearized
+    seed = posterior.seed if seed is None else seed
+    log_p, log_q = _densities(posterior, data, num_draws, seed, linearized=linear)
+    ratios = log_p - log_q
     log_weights, khat = pareto_smooth(ratios)
-    net = given.members[0].bnn.settings["net"]
-    hidden, signs = (
-        ((), 0.0) if any(linear) or not isinstance(net, MLP) else (net.hidden, net.activation in ("tanh", "softsign"))
-    )
+    net = posterior.bnn.settings["net"]
+    hidden = net.hidden if isinstance(net, MLP) and not linear else ()
+    signs = math.log(2) if hidden and net.activation in ("tanh", "softsign") else 0.0
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
-        khat_by_chain=np.array([pareto_smooth(log_p - log_q)[1] for log_p, log_q in pairs]),
         ess=float(1 / np.exp(2 * log_weights).sum()),
         log_evidence=_log_mean(ratios, khat),
-        posterior=given,
+        posterior=posterior,
         seed=seed,
-        log_images=sum(math.lgamma(units + 1) + units * signs * math.log(2) for units in hidden),
+        log_images=sum(math.lgamma(units + 1) + units * signs for units in hidden),
     )
 
 
@@ -221,27 +208,6 @@ def _require_continuous(posterior: Posterior) -> None:
         raise InputError(f"{type(posterior.guide).__name__} is a point, which has no density: train another guide.")
 
 
-def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> None:
-    """Refuse members that approximate different posteriors."""
-    if linearized:
-        raise InputError(
-            "Networks linearised around different points are different models: pass linearized=False, or the members "
-            "one by one."
-        )
-    first = members[0].bnn
-    started = {f"net.{name}" for name in first.site_names}  # starting values of the weights may differ
-    learned = {name: value for name, value in first.state_dict().items() if name not in started}
-    for later in (member.bnn for member in members[1:]):
-        odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(later.settings[kind])]
-        state = later.state_dict()
-        odd += [name for name, value in learned.items() if not torch.equal(state[name], value)]
-        if odd:
-            raise InputError(
-                f"The members differ in {odd[0]!r}, so they have no posterior in common: pass them one by one, or fix "
-                "it or give it a prior."
-            )
-
-
 def _densities(
     member: Posterior, data: Data, num_draws: int, seed: int, *, linearized: bool | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -253,21 +219,3 @@ def _densities(
 
     log_p, log_q = torch.cat(member.map_draws(densities, num_draws, seed=seed), 1).cpu().numpy()
     return log_p, log_q
-
-
-def _mixture_log_q(shares: Sequence[tuple[Posterior, int, int]], log_qs: Sequence[np.ndarray]) -> np.ndarray:
-    """Return log 1/K sum_k q_k at the draws of all members, in the order of the members, (S,)."""
-    columns = []
-    for (drawer, count, seed), known in zip(shares, log_qs, strict=True):
-        draws, terms = drawer.draw(count, seed=seed) if len(shares) > 1 else {}, []
-        for member, *_ in shares:
-            with fast_pyro(), torch.no_grad():
-                log_q = torch.from_numpy(known) if member is drawer else built(member.guide).log_density(draws)
-            if log_q is None:
-                raise InputError(
-                    f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points: "
-                    "pass the members one by one."
-                )
-            terms.append(log_q.cpu().numpy())
-        columns.append(np.logaddexp.reduce(terms, axis=0) - math.log(len(shares)))
-    return np.concatenate(columns)
