@@ -451,8 +451,8 @@ _CASES = ("chains unknown", "chains stuck", "chains rough", "chains apart", "cha
 CHECKS: tuple[Check, ...] = (
     *cheap.CHECKS,
     Check("use", use, "thorough", "Simpler models", "none", ("few", "few ranked", "not compared")),
-    Check("missed", missed, "thorough", "Simpler models", "none of 20 good fits"),
-    Check("error", error, "thorough", "Simpler models", _RARE),
+    Check("missed", missed, "thorough", "Simpler models", "none of 36"),
+    Check("error", error, "thorough", "Simpler models", "1 of 36, whose mean rests on few draws"),
     Check("elbo", elbo, "thorough", "Training", _RATE, ("elbo", "elbo noisy", "elbo unknown")),
     Check("chains", chains, "thorough", "Markov chains", "of chains that agree, 1.01 is exceeded in few", _CASES),
     Check("divergences", divergences, "thorough", "Markov chains", "none"),

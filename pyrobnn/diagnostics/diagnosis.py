@@ -35,7 +35,7 @@ _TRUST: dict[str, tuple[Mood, str]] = {
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 _LEAKS = ("copy", "row number")
-_CAUSES = ("memorised", "learned", "hardly", "missed", "lost", "length", "elbo", "divergences")
+_CAUSES = ("memorised", "learned", "hardly", "missed", "length", "elbo", "divergences")
 """Findings that are mended before their effects; and those of chains."""
 _DETAILS = ("behind linear", "like linear", "classes", "in time")
 """Notes that a reader of the verdict should know."""

@@ -1,7 +1,6 @@
 """Checks of a fit: a function from the evidence to a finding for each, and the table of those at the end of a fit."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -32,8 +31,6 @@ _SIGNIFICANCE = 0.01
 _TOO_MANY = 10
 """Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
 in the mean."""
-_NATS_AN_EXAMPLE_BEHIND = 0.05
-_NATS_BEHIND_IN_ALL = 5.0
 _LAST_GAIN_NATS = 0.02
 _LAST_GAIN_ERRORS = 3.0
 """Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
@@ -144,43 +141,17 @@ def learned(evidence: Evidence) -> Finding | None:
     return beside(evidence, rest, "hardly", "warning", basis="left out") if rest.are_slight else None
 
 
-def lost(evidence: Evidence) -> Finding | None:
-    """A guide scores its training rows below what the mode it began at says of rows left out.
-
-    The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
-    Training rows flatter the guide, so a good one scores more. Data with weights are skipped.
-    """
-    posterior, train = evidence.posterior, evidence.train
-    record = posterior.record.evidence
-    is_other = posterior.record.laplace is not None or "evidence_framework" not in evidence.types
-    found = evidence.comparison
-    if record is None or is_other or train.weights is not None or (found is not None and found.case in LOSSES):
-        return None
-    own = evidence.of_learned.log_prob(evidence.learned.y).double().cpu()
-    mean, error = float(own.mean()), float(own.std()) / math.sqrt(len(own))
-    of_mode = record.starts[record.chosen].log_left_out / len(train)
-    if not of_mode - mean > max(_NATS_AN_EXAMPLE_BEHIND, _NATS_BEHIND_IN_ALL / len(own), error):
-        return None
-    return Finding("lost", value=mean, expected=of_mode, error=error)
-
-
 def length(evidence: Evidence) -> Finding | None:
     """A fit of open length took `max_steps`, and its last cycle gained more than noise and what matters."""
-    members = [member for member in evidence.posterior.members if member.record.convergence is not None]
-    if not members:
+    ended = [member.record for member in evidence.posterior.members if member.record.convergence is not None]
+    if not ended:
         return None
-    severities = [_ending(member.record) for member in members]
-    severity = min(severities, key=("warning", "note", "fine").index)
-    record = members[severities.index(severity)].record
+    record = next((each for each in ended if needs_steps(each)), ended[0])
     end = record.convergence
     assert end is not None
+    severity: Severity = "fine" if end.converged else "warning" if needs_steps(record) else "note"
     facts: Facts = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
     return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts)
-
-
-def _ending(record: FitRecord) -> Literal["warning", "note", "fine"]:
-    is_over = record.convergence is None or record.convergence.converged
-    return "fine" if is_over else "warning" if needs_steps(record) else "note"
 
 
 def needs_steps(record: FitRecord) -> bool:
@@ -199,15 +170,13 @@ CHECKS: tuple[Check, ...] = (
     Check("baselines", baselines, "cheap", "Simpler models", _RARELY, _COMPARED),
     Check("memorised", memorised, "cheap", "Simpler models", _RARELY),
     Check("learned", learned, "cheap", "Simpler models", _RARELY, ("learned", "hardly")),
-    Check("lost", lost, "cheap", "Simpler models", _RARELY),
     Check("length", length, "cheap", "Training", _RARELY),
 )  # fmt: skip
 """The checks at the end of a fit, in the order in which they are told."""
 
 
-def found_at_end(
-    posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None
-) -> Finding | None:
+@under(gradients)
+def found_at_end(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> Finding | None:
     """Return the first warning of the cheap checks; None for other posteriors and for data in loaders.
 
     It uses up to 500 examples of the validation data, or of the training data. `briefly` is to compare with a constant
@@ -226,12 +195,8 @@ def found_at_end(
         return next((one for one in found if one is not None and one.kind == "warning"), None)
 
 
-@under(gradients)
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
-    """Return a sentence on the first warning at the end of a fit, and a remedy, both without numbers.
-
-    So Python's filter can show it once for the line of a loop.
-    """
+    """Return a sentence on the first warning at the end of a fit, without numbers: a loop shows it once."""
     found = found_at_end(posterior, data, validation, briefly=briefly)
     return None if found is None else f"{mended(f'{found.lead}.', found.remedy)} {SEE}"
 

@@ -253,11 +253,6 @@ class Evidence:
         return self.posterior.members[0].record.methods
 
     @property
-    def types(self) -> set[str]:
-        """The names of the methods."""
-        return {str(table.get("type")) for table in [*self.methods, *self.posterior.record.methods]}
-
-    @property
     def has_chains(self) -> bool:
         """Whether the fit holds draws of Markov chains."""
         return built(self.posterior.members[0].guide).chains() is not None

@@ -76,11 +76,6 @@ def _hidden(evidence: Evidence) -> list[int]:
     return list(net.hidden) if isinstance(net, nets.MLP) else []
 
 
-def _has_other_guide(evidence: Evidence) -> bool:
-    is_other = all((table.get("guide") or {}).get("type") != "mean_field" for table in evidence.methods)
-    return not evidence.has_chains and is_other
-
-
 _WHEN: dict[str, Callable[[Evidence], bool]] = {
     "unscaled": _is_unscaled,
     "noise is given or trained": lambda e: e.noise in ("known", "learned"),
@@ -88,9 +83,8 @@ _WHEN: dict[str, Callable[[Evidence], bool]] = {
     "small": lambda e: 0 < sum(_hidden(e)) < _ADVISED_UNITS,
     "hidden": lambda e: bool(_hidden(e)),
     "takes evidence": _takes_evidence,
-    "left the mode": lambda e: "evidence_framework" in e.types and e.posterior.record.laplace is None,
     "sampled soon": lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
-    "other guide": _has_other_guide,
+    "other guide": lambda e: not e.has_chains and (e.setting("guide") or {}).get("type") != "mean_field",
     "single": lambda e: not isinstance(e.posterior, Mixture),
     "prior is not normal": lambda e: e.part("prior").get("type") != "normal",
     "poisson": lambda e: e.likelihood == "poisson",
@@ -111,7 +105,8 @@ def _longer(evidence: Evidence) -> Remedy | None:
 
 def _more_steps(evidence: Evidence) -> Remedy:
     steps = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
-    name = "guide_steps" if "evidence_framework" in evidence.types else "max_steps"
+    is_framework = any(table.get("type") == "evidence_framework" for table in evidence.methods)
+    name = "guide_steps" if is_framework else "max_steps"
     return Remedy("train longer", (f"{evidence.section}.{name}={steps}",))
 
 
@@ -145,13 +140,11 @@ def _amounts(evidence: Evidence) -> Remedy | None:
 
 
 def _other_noise(evidence: Evidence) -> Remedy | None:
-    if evidence.likelihood != "gaussian":
-        return None
-    y = evidence.train.y.double()
-    skewness = float(((y - y.mean()) / y.std()).pow(3).mean())
-    if (remedy := _amounts(evidence)) and skewness > _SOME_SKEW:
+    y, remedy = evidence.train.y.double(), _amounts(evidence)
+    if remedy is not None and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW:
         return remedy
-    return Remedy("look for outliers, and take noise with heavy tails", ("likelihood.type=student_t",))
+    heavy = Remedy("look for outliers, and take noise with heavy tails", ("likelihood.type=student_t",))
+    return heavy if evidence.likelihood == "gaussian" else None
 
 
 def _raised(words: str, name: str, times: int, usual: int) -> Callable[[Evidence], Remedy]:
