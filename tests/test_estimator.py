@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 
 import pyrobnn as bnn
@@ -16,56 +17,21 @@ UNIT = bnn.priors.Normal(1.0)
 ROWS = 300
 
 
-class Sequences(nn.Module):
+def in_sequences(net, x):
     """Rows seen as sequences of 2 with 2 units each, and a linear layer over the last."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(2, 30), nn.Linear(30, 1)
-
-    def forward(self, x):
-        return self.last(self.first(x.view(len(x), 2, 2)).tanh()).mean(1)
-
-
-class Twice(nn.Module):
-    """A layer that is applied two times."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.last = nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.last(self.inner(self.inner(x).tanh()))
-
-
-class TwoWays(nn.Module):
-    """A weight that is used as it is and transposed."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4, bias=False)
-
-    def forward(self, x):
-        return (self.inner(x) @ self.inner.weight)[:, :1]
-
-
-class Convolution(nn.Module):
-    """Rows put side by side 8 times, with a kernel of 3."""
-
-    def __init__(self):
-        super().__init__()
-        self.kernel = nn.Conv1d(1, 2, 3)
-
-    def forward(self, x):
-        return self.kernel(x.repeat(1, 8)[:, None]).tanh().mean((1, 2))[:, None]
+    return net.last(net.first(x.view(len(x), 2, 2)).tanh()).mean(1)
 
 
 NETS = {
     "mlp": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
-    "sequences": Sequences,
-    "twice": Twice,
-    "two ways": TwoWays,
-    "convolution": Convolution,
+    "sequences": lambda: Net(in_sequences, first=nn.Linear(2, 30), last=nn.Linear(30, 1)),
+    "twice": lambda: Net(
+        lambda net, x: net.last(net.inner(net.inner(x).tanh())), inner=nn.Linear(4, 4), last=nn.Linear(4, 1)
+    ),
+    "two ways": lambda: Net(lambda net, x: (net.inner(x) @ net.inner.weight)[:, :1], inner=nn.Linear(4, 4, bias=False)),
+    "convolution": lambda: Net(
+        lambda net, x: net.kernel(x.repeat(1, 8)[:, None]).tanh().mean((1, 2))[:, None], kernel=nn.Conv1d(1, 2, 3)
+    ),
     "embedding": lambda: nn.Sequential(nn.Embedding(5, 1), nn.Flatten(), nn.AdaptiveAvgPool1d(1)),
 }
 

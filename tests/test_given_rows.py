@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import Net
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -18,75 +19,53 @@ WORDS = torch.randint(1, 5, (24, 5), generator=G).where(torch.arange(5) < LENGTH
 Y = torch.randn(24, generator=G)
 
 
-class Codes(nn.Module):
+def codes(first=1):
     """Categories that are counted from some number on."""
-
-    def __init__(self, first=1):
-        super().__init__()
-        self.first, self.table, self.head = first, nn.Embedding(4, 3), nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.head(self.table(x[:, 0].long() - self.first))
+    run = lambda net, x: net.head(net.table(x[:, 0].long() - first))  # noqa: E731
+    return Net(run, table=nn.Embedding(4, 3), head=nn.Linear(3, 1))
 
 
-class OneHot(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.head(functional.one_hot(x[:, 0].long() - 1, 4).to(self.head.weight.dtype))
+def one_hot():
+    run = lambda net, x: net.head(functional.one_hot(x[:, 0].long() - 1, 4).to(net.head.weight.dtype))  # noqa: E731
+    return Net(run, head=nn.Linear(4, 1))
 
 
-class Recurrent(nn.Module):
+def recurrent(run):
     """Words of sentences that end with zeros."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.cell, self.head = nn.Embedding(5, 3), nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+    parts = {"table": nn.Embedding(5, 3), "cell": nn.GRU(3, 4, batch_first=True), "head": nn.Linear(4, 1)}
+    return Net(lambda net, x: net.head(run(net, net.table(x.long()), (x > 0).sum(1))), **parts)
 
 
-class Packed(Recurrent):
-    def forward(self, x):
-        lengths = (x > 0).sum(1)
-        words = nn.utils.rnn.pack_padded_sequence(
-            self.table(x.long()), lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
-        return self.head(self.cell(words)[1][0])
+def packed(net, words, lengths):
+    options = {"batch_first": True, "enforce_sorted": False}
+    return net.cell(nn.utils.rnn.pack_padded_sequence(words, lengths.cpu(), **options))[1][0]
 
 
-class LastStep(Recurrent):
-    def forward(self, x):
-        last = (x > 0).sum(1) - 1
-        steps = self.cell(self.table(x.long()))[0]
-        return self.head(steps.gather(1, last[:, None, None].expand(-1, 1, 4))[:, 0])
+def last_step(net, words, lengths):
+    return net.cell(words)[0].gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 4))[:, 0]
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-        self.table, self.head = nn.Embedding(5, 4), nn.Linear(4, 1)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-
-    def forward(self, x):
+def attention():
+    def run(net, x):
         is_word = x > 0
         if not is_word.any(1).all():
             raise ValueError("a sentence without words")
-        read = self.encoder(self.table(x.long()), src_key_padding_mask=~is_word) * is_word[..., None]
-        return self.head(read.sum(1) / is_word.sum(1, keepdim=True))
+        read = net.encoder(net.table(x.long()), src_key_padding_mask=~is_word) * is_word[..., None]
+        return net.head(read.sum(1) / is_word.sum(1, keepdim=True))
+
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    return Net(run, table=nn.Embedding(5, 4), head=nn.Linear(4, 1), encoder=encoder)
 
 
-class Given(nn.Module):
+def given():
     """Refuses every row that is not among the data."""
 
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(5, 1)
-
-    def forward(self, x):
+    def run(net, x):
         assert bool((x[:, None] == WORDS.to(x)).all(-1).any(1).all()), "a row that nobody gave"
-        return self.head(x)
+        return net.head(x)
+
+    return Net(run, head=nn.Linear(5, 1))
 
 
 def normalised(*, tracked=False):
@@ -95,13 +74,13 @@ def normalised(*, tracked=False):
 
 
 NETS = {
-    "codes": (Codes, CODES),
-    "codes as floats": (Codes, CODES.float()),
-    "one hot": (OneHot, CODES),
-    "packed": (Packed, WORDS),
-    "last step": (LastStep, WORDS),
-    "attention": (Attention, WORDS),
-    "given": (Given, WORDS.float()),
+    "codes": (codes, CODES),
+    "codes as floats": (codes, CODES.float()),
+    "one hot": (one_hot, CODES),
+    "packed": (lambda: recurrent(packed), WORDS),
+    "last step": (lambda: recurrent(last_step), WORDS),
+    "attention": (attention, WORDS),
+    "given": (given, WORDS.float()),
     "statistics of a batch": (normalised, CODES.float()),
 }
 METHODS = {
@@ -139,7 +118,7 @@ def seeded(make):
 def test_codes_that_count_from_one_give_the_bits_of_codes_that_count_from_zero(method):
     found = []
     for first in (0, 1):
-        model = model_of(seeded(lambda first=first: Codes(first)))
+        model = model_of(seeded(lambda first=first: codes(first)))
         posterior = bnn.fit(model, bnn.Data(CODES - 1 + first, Y), method, seed=0, engine="eager", progress=False)
         found.append(posterior.predict(CODES - 1 + first, num_draws=4).draw_means)
     assert torch.equal(*found)
@@ -148,7 +127,7 @@ def test_codes_that_count_from_one_give_the_bits_of_codes_that_count_from_zero(m
 def test_a_captured_fit_looks_up_the_codes_of_the_data():
     found = []
     for first in (0, 1):
-        model = model_of(seeded(lambda first=first: Codes(first)))
+        model = model_of(seeded(lambda first=first: codes(first)))
         posterior = model.fit(CODES - 1 + first, Y, steps=600, seed=0, progress=False)
         assert posterior.record.engine.used == "captured"
         found.append(posterior.mean()["head.weight"])
@@ -185,7 +164,7 @@ def test_a_posterior_holds_no_more_of_the_data_than_two_rows():
 
 def test_a_linearised_prediction_of_packed_sentences_is_that_of_finite_differences():
     """Operations on packed sequences have no rule of forward mode."""
-    net = seeded(lambda: Packed().double())
+    net = seeded(lambda: recurrent(packed).double())
     around = Laplace(structure="diag").around(model_of(net), bnn.Data(WORDS, Y), progress=False)
     draws = around.draw(3)
     found = around.predict(WORDS, draws=draws).draw_means
