@@ -6,7 +6,7 @@ import pyrobnn as bnn
 from pyrobnn._torch.devices import running
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
-from pyrobnn.inference.training.start import start
+from pyrobnn.inference.training.state import start
 
 __all__ = ["begin", "captured", "running"]
 

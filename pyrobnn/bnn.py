@@ -298,7 +298,7 @@ class BNN(PyroModule):
             >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
             True
         """
-        from pyrobnn.inference.prior_predictive import predict_from_prior
+        from pyrobnn.inference.around import predict_from_prior
 
         return predict_from_prior(self, x, num_draws=num_draws, seed=seed)
 

@@ -32,8 +32,8 @@ from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.laplace.curve import complete
-from pyrobnn.inference.training.start import start
+from pyrobnn.inference.laplace import complete
+from pyrobnn.inference.training.state import start
 from pyrobnn.testing.checks import accepted_targets, make_inputs, make_net
 
 DEVICE = "elsewhere"

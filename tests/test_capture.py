@@ -27,11 +27,10 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.graph import make_loop, record
-from pyrobnn.inference.capture.step import RandomInputs
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.captured import Captured
+from pyrobnn.inference.training.captured import Captured, RandomInputs
 from pyrobnn.inference.training.loop import Stepper
-from pyrobnn.inference.training.start import start
+from pyrobnn.inference.training.state import start
 from pyrobnn.tape import build, runner
 from pyrobnn.testing.checks import require_capturable
 
@@ -62,25 +61,6 @@ def assert_same(eager, captured):
     for module, other in ((eager.guide, captured.guide), (eager.bnn, captured.bnn)):
         for (name, value), found in zip(module.state_dict().items(), other.state_dict().values(), strict=True):
             torch.testing.assert_close(found, value, rtol=rtol, atol=atol / 100, msg=name)
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {
-            "schedule": "cosine_annealing_lr",
-            "kl_warmup": 50,
-            "temperature": 0.5,
-            "clip_norm": 20.0,
-            "optimizer": {"type": "adamw", "weight_decay": 0.1},
-        },
-        {"batch_size": 16, "kl": "mc", "optimizer": {"type": "sgd", "momentum": 0.5}, "lr": 1e-4},
-    ],
-    ids=["full batch", "mini-batches"],
-)
-def test_a_long_captured_fit_is_the_eager_fit(settings):
-    assert_same(*both(mixture_model(), *problem(), **({"steps": 120} | settings)))
 
 
 def labels():
@@ -237,49 +217,6 @@ def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):
     if how == "operation by operation":
         without_tapes(monkeypatch)
     assert_same(*both(noisy(name), *problem(), steps=6, kl="mc", batch_size="all"))
-
-
-class Drops(nn.Module):
-    """Dropout with probability 0.3 that counts what was kept, here and in the step before too, row and column apart."""
-
-    def __init__(self, rows, columns):
-        super().__init__()
-        self.layer, self.drop = nn.Linear(3, columns), nn.Dropout(0.3)
-        for name in ("kept", "before", "twice"):
-            self.register_buffer(name, torch.zeros(rows, columns))
-
-    def forward(self, x):
-        mask = (self.drop(torch.ones(len(x), self.layer.out_features)) > 0).float()
-        if self.training and len(x) == len(self.kept):
-            self.kept.add_(mask)
-            self.twice.add_(mask * self.before)
-            self.before.copy_(mask)
-        return (mask * self.layer(x)).sum(-1, keepdim=True)
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("how", ["as tapes", "operation by operation"])
-def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_and_replicate(how, monkeypatch):
-    """400 steps: sums of independent draws lie within 5 standard errors, and those of two fits are uncorrelated."""
-    if how == "operation by operation":
-        without_tapes(monkeypatch)
-    steps, rows, columns, keep = 400, 40, 6, 0.7
-    model = mixture_model(Drops(rows, columns))
-    fits = model.fit(
-        *problem(rows), steps=steps, seed=3, replicates=2, progress=False, engine="captured", batch_size="all"
-    )
-    assert fits[0].history.engine.used == "captured"
-    kept = [fit.bnn.net.kept.double() - steps * keep for fit in fits]
-    deviation = (steps * keep * (1 - keep)) ** 0.5
-    for sums, fit in zip(kept, fits, strict=True):
-        z = sums / deviation
-        assert z.abs().max() < 5
-        assert abs(float(z.square().mean()) - 1) < 5 * (2 / z.numel()) ** 0.5
-        assert abs(float(z.mean(0).square().mean()) * rows - 1) < 5 * (2 / columns) ** 0.5  # rows of a unit
-        assert abs(float(z.mean(1).square().mean()) * columns - 1) < 5 * (2 / rows) ** 0.5  # units of a row
-        share = float(fit.bnn.net.twice.mean()) / (steps - 1)
-        assert abs(share - keep**2) < 5 * keep / (steps * rows * columns) ** 0.5
-    assert abs(float((kept[0] * kept[1]).mean()) / deviation**2) < 5 / (rows * columns) ** 0.5
 
 
 @pytest.mark.slow
@@ -654,11 +591,6 @@ def test_callbacks_and_validation_see_the_parameters_as_they_train():
     assert posterior.history.validation_steps == [40, 80, 120, 150]
 
 
-def test_divergence_is_reported_with_its_step():
-    with pytest.raises(FloatingPointError, match="at step"):
-        mixture_model().fit(*problem(), seed=0, steps=200, lr=1e6, optimizer="sgd", engine="captured", progress=False)
-
-
 @pytest.mark.slow
 def test_replicates_captured_are_reproducible_independent_and_on_their_own():
     x, y = problem()
@@ -677,18 +609,6 @@ def test_replicates_captured_are_reproducible_independent_and_on_their_own():
     assert len(storages) == 3
     draws = [posterior.draw(2)["0.bias"] for posterior in fits[0]]
     assert not torch.equal(draws[0] - fits[0][0].guide.mean()["0.bias"], draws[1] - fits[0][1].guide.mean()["0.bias"])
-
-
-@pytest.mark.nightly
-def test_replicates_are_in_law_separate_fits():
-    """The ELBO after 20 steps: mean and spread of 60 replicates and 60 fits agree within 4 standard errors."""
-    settings = {"steps": 20, "lr": 0.05, "progress": False}
-    together = mixture_model().fit(*problem(), seed=0, replicates=60, engine="captured", **settings)
-    alone = [mixture_model().fit(*problem(), seed=seed, engine="eager", **settings) for seed in range(60)]
-    first, second = (np.array([p.history.elbo[-5:].mean() for p in group]) for group in (together, alone))
-    error = np.sqrt(first.var(ddof=1) / 60 + second.var(ddof=1) / 60)
-    assert abs(first.mean() - second.mean()) < 4 * error
-    assert 0.5 < first.std() / second.std() < 2.0  # 60 draws each: a ratio of 2 is more than 4 standard errors away
 
 
 def replicated(monkeypatch, bnns, methods, datas, name):

@@ -17,7 +17,6 @@ import pytest
 import torch
 from pyro.nn import PyroModule
 from torch import nn
-from torch.func import vmap
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
@@ -35,9 +34,8 @@ from pyrobnn.inference.capture.graph import (
     record,
     slope,
 )
-from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.step import RandomInputs
-from pyrobnn.inference.training.elbo import ELBO, WeightLatents
+from pyrobnn.inference.capture.objective import ELBO, Objective, WeightLatents, check_reparameterized
+from pyrobnn.inference.training.captured import RandomInputs
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.tape import runner
@@ -434,14 +432,6 @@ def test_constants_become_inputs():
     assert not graph.graph.find_nodes(op="get_attr")
 
 
-def test_a_recorded_constant_keeps_its_type():
-    number = torch.tensor(0.1, dtype=torch.float64)
-    _, found, expected = recorded(lambda x: x[0].double() + number / 3, some(3))
-    assert torch.equal(found, expected)
-    flag = torch.ones((), dtype=torch.bool)
-    assert_recorded(lambda x: torch.where(flag, x, -x), some(3))
-
-
 RANDOM = {
     "normal_": lambda x: x * torch.empty(3).normal_(),
     "normal_ of given moments": lambda x: x * torch.empty(3).normal_(0.5, 2.0),
@@ -539,30 +529,6 @@ def test_noise_is_that_of_torch_in_the_order_of_eager_steps(function, shape, num
         assert torch.equal(found, expected)
 
 
-def test_blocks_of_noise_go_on_with_the_stream():
-    graph, noise, inputs = noisy(torch.randn_like, (20,), 4)
-    found = []
-    with seeded(0):
-        for count in (4, 1, 3, 4):
-            inputs[0].zero_()
-            found.append(run(graph, noise, inputs, count).clone())
-    with seeded(0):
-        expected = torch.stack([torch.randn(20) for _ in range(12)])
-    assert torch.equal(torch.cat(found), expected)
-
-
-def test_noise_of_vmapped_functions_has_an_entry_for_each_replicate():
-    def replicates(like):
-        return vmap(lambda x: x + torch.empty(3).normal_(), randomness="different")(like)
-
-    graph, noise, inputs = noisy(replicates, (5, 3), 4)
-    assert [value.shape for value in noise.inputs] == [(4, 5, 3)]
-    with seeded(0):
-        found = run(graph, noise, inputs, 2)
-    with seeded(0):
-        assert torch.equal(found, torch.stack([torch.randn(5, 3), torch.randn(5, 3)]))
-
-
 MANY = 2**18
 
 
@@ -578,7 +544,7 @@ def _two_threads():
 @pytest.mark.parametrize("draws", [True, False])
 def test_many_normal_numbers_are_those_of_torch_up_to_rounding(draws, monkeypatch):
     """Drawn by the library, or by torch, if that is a version that draws otherwise."""
-    monkeypatch.setattr("pyrobnn.inference.capture.step.draws_as_torch", lambda: draws)
+    monkeypatch.setattr("pyrobnn.inference.training.captured.draws_as_torch", lambda: draws)
     graph, noise, inputs = noisy(torch.randn_like, (2, MANY // 2), 2)
     with seeded(0):
         found, after = run(graph, noise, inputs, 2), torch.rand(3)

@@ -12,8 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core.tree_files import read_tree
-from pyrobnn.inference.scales import open_scales
-from pyrobnn.inference.training import checkpoint as checkpoints
+from pyrobnn.inference.scales import search
+from pyrobnn.inference.training import loop
 
 X = torch.linspace(-1, 1, 40)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -57,29 +57,7 @@ def same(one, other):
 
 
 def kept_step(folder):
-    return read_tree(folder / checkpoints.FILE)["state"]["done"]
-
-
-OPTIMIZERS = [
-    "adam",
-    {"type": "adamw", "amsgrad": True},
-    {"type": "sgd", "momentum": 0.9, "lr": 1e-4},
-    {"type": "rmsprop", "centered": True, "momentum": 0.5},
-    "adagrad",
-    "asgd",
-    "rprop",
-]
-
-
-@pytest.mark.one_in(7)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
-def test_an_interrupted_fit_goes_on_to_the_same_bits(optimizer, tmp_path):
-    schedule = {"type": "step_lr", "step_size": 7} if optimizer in ("adagrad", "asgd", "rprop") else "one_cycle_lr"
-    clip = None if optimizer in ("adagrad", "asgd", "rprop") else 100.0
-    method = bnn.SVI(steps=STEPS, batch_size=16, optimizer=optimizer, schedule=schedule, clip_norm=clip)
-    interrupted(tmp_path, method=method)
-    assert kept_step(tmp_path) == 40
-    assert same(resumed(tmp_path, method=method), go(method=method))
+    return read_tree(folder / loop.FILE)["state"]["done"]
 
 
 class Jittered(TensorDataset):
@@ -163,11 +141,11 @@ CHANGES = {
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     go(checkpoint=tmp_path)
-    before = (tmp_path / checkpoints.FILE).read_bytes()
+    before = (tmp_path / loop.FILE).read_bytes()
     for name, change in CHANGES.items():
         with pytest.raises(InputError, match=f"is of another fit, the {name} differ: there .*, here .*Choose another"):
             go(checkpoint=tmp_path, **change)
-    assert (tmp_path / checkpoints.FILE).read_bytes() == before
+    assert (tmp_path / loop.FILE).read_bytes() == before
 
 
 OTHERS = {
@@ -204,7 +182,7 @@ def test_other_starting_weights_are_another_fit(tmp_path):
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     go(checkpoint=tmp_path)
-    file = tmp_path / checkpoints.FILE
+    file = tmp_path / loop.FILE
     content = file.read_bytes()
     flipped = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in (3, 30, len(content) - 1)]
     for damaged in (*flipped, content[:-100]):
@@ -218,7 +196,7 @@ def test_other_versions(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(bnn, "__version__", "0.0.1")
     assert same(go(checkpoint=tmp_path), straight)
     assert "bits may differ" in caplog.text
-    monkeypatch.setattr(checkpoints, "FORMAT_VERSION", 4)
+    monkeypatch.setattr(loop, "FORMAT_VERSION", 4)
     with pytest.raises(InputError, match="has format version 3, this pyrobnn reads 4: finish the fit with"):
         go(checkpoint=tmp_path)
 
@@ -235,7 +213,7 @@ def test_an_interval_or_a_place_that_cannot_be_is_refused_at_once(tmp_path):
 
 def test_methods_without_checkpoints_say_so(tmp_path):
     for method in (bnn.NUTS(), bnn.SWAG()):
-        with pytest.raises(InputError, match="keeps no checkpoints, which are for SVI and for an Ensemble of it"):
+        with pytest.raises(InputError, match="keeps no checkpoints, which are for SVI and an Ensemble of it"):
             go(method=method, checkpoint=tmp_path, engine="auto")
     with pytest.raises(InputError, match="Ensemble keeps no checkpoints"):
         go(method=bnn.Ensemble(bnn.SWAG()), checkpoint=tmp_path, engine="auto")
@@ -256,7 +234,7 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch, caplog):
     assert "step 60 could not be written" in caplog.text
     assert "No space left on device): the fit goes on" in caplog.text
     assert kept_step(tmp_path) == 40
-    assert [path.name for path in tmp_path.iterdir()] == [checkpoints.FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [loop.FILE]
 
 
 SCRIPT = """
@@ -269,7 +247,7 @@ bnn.fit(bnn.BNN(bnn.MLP(1, [6], 1)), (x, x[:, 0]), method, seed=0, engine="eager
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
-    file = tmp_path / checkpoints.FILE
+    file = tmp_path / loop.FILE
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (file.exists() and kept_step(tmp_path) >= 20) and time.monotonic() < deadline:
@@ -302,7 +280,7 @@ OPEN = {
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
 @pytest.mark.parametrize("name", OPEN)
 def test_a_resumed_fit_measures_the_same_scales(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(open_scales, "_MOST_STARTS", 1)
+    monkeypatch.setattr(search, "_MOST_STARTS", 1)
     data, method = OPEN[name]
     straight = go(data, method=method, checkpoint=tmp_path / "straight", every=20)
     with pytest.raises(Stop):

@@ -27,7 +27,7 @@ from pyrobnn.curvature.outer_products import add_diagonal, add_full, add_kroneck
 from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
-from pyrobnn.inference.laplace.curve import product_of
+from pyrobnn.inference.laplace import product_of
 from pyrobnn.posterior.output_draws import Tangent
 
 F64 = torch.float64

@@ -9,12 +9,10 @@ import torch
 from scipy import stats
 
 import pyrobnn as bnn
-from pyrobnn.inference import held_out
-from pyrobnn.inference.defaults import RULES, Choice, choose, explain
-from pyrobnn.inference.facts import Facts, are_counts
-from pyrobnn.inference.held_out import settled
+from pyrobnn.inference import defaults
+from pyrobnn.inference.defaults import RULES, Choice, choose, explain, settled
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.parts import Given, Parts
+from pyrobnn.inference.parts import Facts, Given, Parts, are_counts
 from pyrobnn.runs.spec import RunSpec
 
 F64 = torch.float64
@@ -222,7 +220,7 @@ def test_candidates_that_fail_are_never_taken():
 def test_copies_of_a_row_are_held_out_together_and_count_once():
     """Imputed copies share a weight; none is in the training part while another is held out."""
     data = linear(50, weights=torch.full((50,), 0.2), groups=torch.arange(50) % 10)
-    judge = held_out._Judge(data, RUN, Parts.model, by_mass=False)
+    judge = defaults._Judge(data, RUN, Parts.model, by_mass=False)
     train, held = judge.split("ranks")
     assert len(held) == 10
     assert not {*train.groups.tolist()} & {*held.groups.tolist()}
@@ -244,7 +242,7 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
 
     data, law = bnn.Data(y[:, None], y), stats.norm(3, scale)
     spike = dist.Normal(torch.full((1, 4), 3.0, dtype=F64), scale)
-    judge = held_out._Judge(data, RUN, Parts.model, by_mass=True)
+    judge = defaults._Judge(data, RUN, Parts.model, by_mass=True)
     scores = judge._scores(Predicted(spike), data)
     mass = law.cdf(y.numpy() + 0.5) - law.cdf(y.numpy() - 0.5)
     known = mass > 1e-9
@@ -291,7 +289,7 @@ def test_a_model_whose_data_have_ranks_is_judged_on_them(monkeypatch):
     data = bnn.Data(np.random.default_rng(0).normal(size=(600, 3)), np.arange(600.0), standardize=True, inputs="ranks")
     asked = []
     monkeypatch.setattr(
-        held_out._Judge, "tried", lambda judge, parts, _: asked.append(judge.split(parts.inputs)) or 1 / 0
+        defaults._Judge, "tried", lambda judge, parts, _: asked.append(judge.split(parts.inputs)) or 1 / 0
     )
     with pytest.raises(ZeroDivisionError):
         bnn.fit(bnn.BNN(bnn.MLP(data.num_inputs, [5], 1)), data, seed=0, progress=False)

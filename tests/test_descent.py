@@ -55,21 +55,6 @@ def test_the_mode_of_a_linear_model_is_that_of_ridge(engine):
     np.testing.assert_allclose(posterior.guide.mean()["weight"].numpy()[0], exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("guide", ["map", "laplace"])
-def test_the_gradient_is_zero_at_the_mode_that_the_history_leads_to(guide):
-    posterior = fit(guide=guide)
-    record, history = posterior.record, posterior.history
-    assert by_lbfgs(posterior)
-    assert record.convergence.converged
-    assert record.convergence.cycle_ends[-1] == record.num_steps == len(history)
-    assert record.batch_size == 60
-    assert record.stop_reason.startswith("converged: L-BFGS gained ")
-    assert history.elbo.max() == pytest.approx(record.convergence.elbo, abs=0.1 * record.convergence.tolerance)
-    assert record.convergence.gain < record.convergence.tolerance
-    if guide == "map":
-        assert slope(posterior) < 1e-3
-
-
 class Silent:
     """A point guide of another package, which says nothing of itself."""
 
@@ -107,12 +92,6 @@ def test_what_asks_for_steps_gets_them_and_the_record_says_so(setting):
     posterior = fit(**({"max_steps": 200} | setting))
     assert not by_lbfgs(posterior)
     assert why_steps(posterior) == f"{next(iter(setting))} asks for steps"
-
-
-def test_the_record_of_other_guides_says_nothing_of_lbfgs():
-    posterior = fit(guide="mean_field", max_steps=200)
-    assert not by_lbfgs(posterior)
-    assert why_steps(posterior) == ""
 
 
 @pytest.mark.parametrize(

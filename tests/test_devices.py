@@ -18,7 +18,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import LatentBeta, LatentStudentT
 from pyrobnn.distributions.targets import TargetStudentT
-from pyrobnn.inference.training.elbo import ELBO
+from pyrobnn.inference.capture.objective import ELBO
 
 
 @pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])

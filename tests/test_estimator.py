@@ -10,7 +10,7 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.start import start
+from pyrobnn.inference.training.state import start
 
 UNIT = bnn.priors.Normal(1.0)
 

@@ -14,7 +14,8 @@ import pyrobnn as bnn
 from pyrobnn.data.in_memory import merged
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
+from pyrobnn.inference.mcmc.chains import LogJoint, eager_potential
+from pyrobnn.inference.mcmc.mcmc import Leapfrog
 
 F64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -69,7 +70,7 @@ REFUSED = {
     ),
     "in some replicates": (
         lambda: bnn.fit_replicates(gaussian(), [bnn.Data(X, Y), both()[0]], bnn.SVI(), seed=0, progress=False),
-        "weights must be in all or none",
+        "need equal shapes; got inputs .*, weights",
     ),
     "diagnostics": (
         lambda: bnn.heldout_elpd(fit(gaussian(), bnn.SVI(steps=1), (X, Y)), both()[0]),

@@ -27,7 +27,7 @@ from pyrobnn import InputError, guides, likelihoods, priors
 from pyrobnn._core.settings import to_dict
 from pyrobnn.cli import app
 from pyrobnn.datasets import load_table
-from pyrobnn.inference import tables as methods
+from pyrobnn.inference import method as methods
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.tables.encoder import Encoder
 

@@ -14,8 +14,7 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.newton import VariationalNewton
-from pyrobnn.testing.checks import require_capturable
+from pyrobnn.inference.capture.updates import VariationalNewton
 
 UNIT = bnn.priors.Normal(1.0)
 
@@ -145,13 +144,6 @@ def test_a_prior_that_is_not_normal_is_a_part_of_the_loss():
         loc, scale = moments(posterior)
         np.testing.assert_allclose(scale, np.exp(optimum[3:]), rtol=0.03)
         np.testing.assert_allclose(loc, optimum[:3], atol=0.005)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", ["shared", "local", "flipout"])
-def test_replicates_side_by_side_are_those_alone(noise):
-    data = bnn.Data(X, Y, standardize=True)
-    require_capturable(network(), data, kind=bnn.IVON, guide=bnn.guides.MeanField(noise=noise), batch_size=7)
 
 
 def test_replicates_of_other_priors_train_side_by_side():

@@ -27,8 +27,8 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.curvature.prior import log_entries
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
-from pyrobnn.inference import network_checks
-from pyrobnn.inference.laplace.sites import checked_setting
+from pyrobnn.inference import data as network_checks
+from pyrobnn.inference.laplace import checked_setting
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.output_covariance import functional
 
@@ -322,7 +322,7 @@ def test_a_prior_that_is_no_product_is_told_of_and_kept_whole_elsewhere():
         scale = torch.linspace(0.2, 2.0, value.numel(), dtype=F64).view(value.shape)
         return dist.Normal(torch.zeros_like(scale), scale)
 
-    with pytest.warns(UserWarning, match="of 0.weight is not a product over inputs and outputs"):
+    with pytest.warns(UserWarning, match="of 0.weight is no product over inputs and outputs"):
         posterior = around(model_with(wild), X, Y, structure="kron")
     assert posterior.record.laplace.product_error["0.weight"] > 1.5
     diagonal = around(model_with(wild), X, Y, structure="diag")  # and no warning
@@ -449,7 +449,7 @@ REFUSALS = {
     "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian", structure="kron"),
     "it needs structure='full', got 'kron'": lambda: Laplace(subnetwork=3, structure="kron"),
     "over 60,000 weights needs": tried(WIDE, torch.zeros(2, 60_000), torch.zeros(2), structure="full"),
-    "a subnetwork needs a prior of independent weights": tried(
+    "`subnetwork` needs a prior of independent weights": tried(
         model_with(multivariate), structure="full", subnetwork=3
     ),
     "which is no weight of the model: 0.weight": tried(weights={"1.weight": torch.zeros(1)}),
@@ -470,13 +470,13 @@ REFUSALS = {
     r"40,000 x 40,000 matrix for 'weight', which needs 36 GiB: use structure='diag'": lambda: wide(40_000).fit(
         torch.zeros(4, 40_000), torch.zeros(4), guide="laplace", steps=1, seed=0, progress=False, callbacks=[stop]
     ),
-    "BlockGaussian holds what another method computed and has nothing to train": lambda: model_with().fit(
+    "BlockGaussian has nothing to train: use a guide such as": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).record.method["guide"], steps=1, progress=False
     ),
     "'0.weight' is in 2 blocks: keep it in one block": lambda: BlockGaussian(
         (BlockSpec("diag", ("0.weight",)), BlockSpec("kron", ("0.weight", "0.bias")))
     ),
-    "puts the curvature of the posterior itself around its mode": lambda: model_with().fit(
+    "Laplace is of the posterior itself, got temperature=": lambda: model_with().fit(
         X, Y, seed=0, guide=Laplace(), temperature=0.5, steps=1, progress=False
     ),
     "is flat, its precision is zero": tried(model_with(FLAT)),
@@ -534,7 +534,7 @@ def test_curvature_that_torch_cannot_take_is_refused_before_training(name, setti
 
 @pytest.mark.parametrize("name", ["cdist", "embedding bag", "packed"])
 def test_too_many_derivatives_without_forward_mode_are_refused_before_training(name, monkeypatch):
-    for module in ("posterior.output_draws", "inference.laplace.sites"):
+    for module in ("posterior.output_draws", "inference.laplace"):
         monkeypatch.setattr(f"pyrobnn.{module}.MOST_DERIVATIVES", 20)
     net, x = hard_to_batch(name)
     model, y = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3)), torch.zeros(len(x), 2)

@@ -10,8 +10,8 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.state import put_values
+from pyrobnn.inference.training.watch import ConvergenceRule
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.checks import length, needs_steps
 from pyrobnn.verdict.evidence import Evidence
@@ -99,11 +99,6 @@ def test_the_record_says_how_a_fit_ended(ended):
     assert ended.record.convergence.converged is True
     late = ended.history.elbo[-100:].mean()
     assert abs(late - convergence.elbo) < 5.0 + 5 * convergence.elbo_error
-
-
-def test_the_record_is_kept_on_disk(ended, tmp_path):
-    loaded = bnn.load(ended.save(tmp_path / "kept"))
-    assert loaded.record.convergence == ended.record.convergence
 
 
 def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000, noise=0.0):
@@ -254,11 +249,6 @@ def test_a_schedule_restarts_in_each_cycle():
     for start, end in zip([0, found[0]], found, strict=True):
         assert (distance[(steps > start + 50) & (steps <= start + 1250)] > 1e-4).all()
         assert (distance[(steps > start + 1300) & (steps < end)] < 1e-4).all()
-
-
-def test_mini_batches_end_by_themselves():
-    convergence = fit(network(), (LINE, SINE), batch_size=10, tolerance=100.0).record.convergence
-    assert convergence.converged
 
 
 def test_a_fit_is_narrow_at_first_unless_said():

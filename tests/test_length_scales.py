@@ -7,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import pyrobnn as bnn
-from pyrobnn.inference.scales.gaussian_process import _Process, gaussian_process
+from pyrobnn.inference.scales.tuned_mode import _Process, gaussian_process
 
 
 def wave(num=80, seed=0, columns=6):

@@ -18,10 +18,8 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.mcmc import turns_back
-from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
-from pyrobnn.testing import GUIDE_CHECKS
+from pyrobnn.inference.mcmc.chains import Target, eager_potential
+from pyrobnn.inference.mcmc.mcmc import Leapfrog, PhasePoint, turns_back
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
 X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(
@@ -187,17 +185,6 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
                 torch.testing.assert_close(found, expected, **tolerance)
 
 
-def test_captured_results_do_not_change_with_the_next_evaluation():
-    made, data = target(linear_model())
-    with fast_pyro():
-        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64)).evaluate
-        first = captured(torch.zeros(3, dtype=F64))
-        before = [tensor.clone() for tensor in first]
-        captured(torch.ones(3, dtype=F64))
-    for tensor, value in zip(first, before, strict=True):
-        assert torch.equal(tensor, value)
-
-
 @pytest.mark.parametrize("dense", [False, True])
 def test_leapfrog_steps_are_those_by_hand(dense):
     """Seven steps forwards against the formulas in float64, and seven back to where they began."""
@@ -208,7 +195,7 @@ def test_leapfrog_steps_are_those_by_hand(dense):
     with fast_pyro():
         evaluate = eager_potential(made.log_joint, data)
         leapfrog = Leapfrog(made.log_joint, data, z, num_kept=8, dense=dense)
-        leapfrog.set_root(root if dense else root.diagonal())
+        leapfrog.root.copy_(root if dense else root.diagonal())
         start = PhasePoint(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
         place, momentum, gradient = start
         places, momenta, potentials = [], [], []
@@ -246,26 +233,10 @@ def test_a_trajectory_turns_back_where_any_subtree_does():
     assert 10 < sum(own for own, _ in found) < 190
 
 
-@pytest.mark.slow
-def test_gradient_is_that_of_the_potential():
-    """Central differences in float64."""
-    made, data = target(linear_model(INFERRED_NOISE))
-    potential = Potential(eager_potential(made.log_joint, data))
-    with fast_pyro():
-        z = torch.tensor([0.4, -0.7, 0.2, -0.3], dtype=F64)
-        assert torch.autograd.gradcheck(lambda point: potential({"z": point}), z.requires_grad_())
-    assert potential.num_evaluations > 4
-
-
 ENGINES = {
     bnn.HMC: lambda draws: bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=draws, warmup=1, num_chains=1),
     bnn.MCLMC: lambda draws: bnn.MCLMC(num_draws=draws, warmup=40, num_chains=2, thinning=1),
 }
-
-
-def test_engine_is_chosen_by_the_number_of_steps():
-    used = [run(ENGINES[bnn.MCLMC](draws), engine="auto").record.engine.used for draws in (1, 2000)]
-    assert used == ["eager", "captured"]
 
 
 @pytest.mark.parametrize(
@@ -307,19 +278,6 @@ def test_chains_do_not_depend_on_their_number():
     few, more = (flat_chains(run(dataclasses.replace(SHORT, num_chains=count))) for count in (2, 3))
     assert np.array_equal(few, more[:2])
     assert not np.array_equal(more[0], more[2])
-
-
-@pytest.mark.parametrize("name", [pytest.param("NUTS", marks=pytest.mark.slow), "MCLMC", "SGHMC"])
-def test_chains_of_a_network_save_and_predict(name, tmp_path):
-    noise = bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})
-    model = bnn.BNN(bnn.MLP(2, [4], 1), likelihood=noise, prior=bnn.priors.Normal(1.0))
-    data = bnn.Data(10 * X, 5 * Y, standardize=True)
-    posterior = run(dataclasses.replace(SAMPLERS[name], num_draws=4), model, data)
-    again = bnn.load(bnn.save(posterior, tmp_path / "saved"))
-    assert torch.equal(again.predict(data.x).mean, posterior.predict(data.x).mean)
-    assert bnn.to_datatree(again, data).posterior["likelihood.scale"].shape == (2, 4)
-    assert bnn.function_rhat(again, data.x[:3]).rhat.shape == (3,)
-    assert again.record.method["type"] == name.lower()
 
 
 @pytest.mark.slow
@@ -449,13 +407,6 @@ def test_a_mixture_counts_few_stored_draws_as_much_as_another_member():
     assert (len(counts), counts.min(), counts.max()) == (20, 2, 2)
 
 
-def test_guide_passes_the_checks_that_need_no_training():
-    setting = guides.Empirical(2, 5, ("diverging",))
-    for check in GUIDE_CHECKS:
-        if check.__name__.endswith(("is_value", "round_trips")):
-            check(setting)
-
-
 def test_tree_has_the_chains_in_order(posterior):
     tree = bnn.to_datatree(posterior, bnn.Data(X, Y))
     assert dict(tree.posterior.sizes)["chain"] == 3
@@ -558,7 +509,7 @@ def test_requests_that_do_not_fit_are_refused():
     for name in ("NUTS", "MCLMC"):
         refused(lambda name=name: run(SAMPLERS[name], data=loader), match=f"{name} uses all data at every step")
     refused(lambda: run(SHORT, callbacks=[print]), match="`callbacks` see the steps of SVI, and NUTS has none")
-    refused(lambda: run(SHORT, validation=(X, Y)), match="`validation` is followed along the steps of SVI, not by NUTS")
+    refused(lambda: run(SHORT, validation=(X, Y)), match="`validation` is followed along steps of SVI, not by NUTS")
     refused(lambda: run(bnn.NUTS), match="Expected a method such as SVI")
     refused(lambda: bnn.NUTS(target_accept=1.0), match="NUTS: `target_accept`")
 
@@ -582,7 +533,7 @@ def test_what_needs_a_density_is_refused(posterior):
         refused(call, match="Stored draws of Markov chains have no density")
     refused(
         lambda: model.fit(X, Y, guide=guides.Empirical(2, 3), steps=2, seed=0, progress=False),
-        match="Empirical holds what another method computed",
+        match="Empirical has nothing to train",
     )
 
 
@@ -596,7 +547,7 @@ def test_comparing_chains_that_are_not_there_is_refused(posterior):
 
 
 def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.scales.open_scales.tuned_modes", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("pyrobnn.inference.scales.search.tuned_modes", lambda *_, **__: pytest.fail("measured"))
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
     with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised without one"):
         bnn.fit(model, bnn.datasets.sinusoid(), bnn.NUTS(), seed=0, progress=False)

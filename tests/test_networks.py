@@ -19,7 +19,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.optim.swa_utils import AveragedModel
 
 import pyrobnn as bnn
-from pyrobnn.inference import network_checks
+from pyrobnn.inference import data as network_checks
 from pyrobnn.inference.data import make_source
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise
+from pyrobnn.inference.scales.fixed_point import NoiseOutputs, Rows, known_noise
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 
 VARYING = bnn.likelihoods.Gaussian("heteroscedastic")
@@ -81,5 +81,5 @@ def test_noise_is_held_by_the_last_layer_alone(last):
     noise = NoiseOutputs(weights, Rows(y, (y,)), 0.0)
     noise.begin(weights, 1.0)
     moved = {name for name, value in weights.items() if not torch.equal(value, torch.ones_like(value))}
-    assert (noise.is_held, moved) == (len(last) > 1, {*last} if len(last) > 1 else set())
+    assert (noise.held is not None, moved) == (len(last) > 1, {*last} if len(last) > 1 else set())
     assert noise.belongs.nonzero().flatten().tolist() == [10, 11, *([13] if len(last) > 1 else [])]

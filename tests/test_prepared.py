@@ -18,11 +18,8 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
-from pyrobnn._core.random import derive, random_state, seeded, set_random_state
-from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._core.random import derive, random_state, set_random_state
 from pyrobnn.data.batches import TensorBatches
-from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
 
 N = 32
@@ -109,43 +106,6 @@ def test_the_loss_is_the_elbo_per_example_for_the_same_noise():
     found = gradients(fit, loss)
     for name, gradient in zip(("loc", "rho"), torch.autograd.grad(expected, (loc, rho)), strict=True):
         torch.testing.assert_close(found[f"guide.{name}"], gradient, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"kl": "analytic"},
-        {"kl": "quadrature"},
-        {"num_particles": 3},
-        {"num_particles": 2, "temperature": 0.3},
-        {"guide": "full_rank"},
-        {"guide": "dropout"},
-        {"guide": "AutoIAFNormal"},
-        {"guide": guides.MeanField(noise="flipout")},
-        {"guide": guides.MeanField(path_derivative=True)},
-    ],
-    ids=str,
-)
-def test_the_gradient_is_that_of_svi_divided_by_the_examples(settings):
-    """The same start, batch and noise; N = 32 divides without rounding."""
-    of = model(prior="scale_mixture" if settings.get("kl") == "quadrature" else priors.Normal(1.0))
-    fit = prepare(of=of, **settings)
-    source = make_source(bnn.Data(X, Y), of, None, seed=0)
-    with seeded(0, "fit"), fast_pyro():
-        _, training = start(of, bnn.SVI(steps=1, **settings), source, 0, "cpu")
-        training.bnn.train()
-        torch.manual_seed(1)
-        terms = training.differentiate((X, Y))
-    loss = loss_of(fit)
-    found = gradients(fit, loss)
-    elbo = float(terms[0] - settings.get("temperature", 1.0) * terms[1])
-    assert float(loss.detach()) == pytest.approx(-elbo / N, rel=1e-5)
-    pairs = dict(training.trained.named_parameters())
-    renamed = {name.replace("bnn.", "0.", 1).replace("guide.", "1.", 1): value for name, value in found.items()}
-    assert renamed.keys() == {name for name, value in pairs.items() if value.grad is not None}
-    for name, gradient in renamed.items():
-        torch.testing.assert_close(N * gradient, pairs[name].grad, rtol=1e-5, atol=1e-5 * N)
 
 
 def test_the_temperature_may_change_in_the_loop():

@@ -237,9 +237,9 @@ def test_replicates_have_numbers_of_their_own(monkeypatch):
         alone = [Captured([begin(prior)]) for prior in both]
         together = Captured([begin(prior) for prior in both])
     terms = torch.stack([checks._run(one) for one in alone], 1)
-    for table, column in zip(together.step.noise.inputs, alone[0].step.noise.inputs, strict=True):
+    for table, column in zip(together.noise.inputs, alone[0].noise.inputs, strict=True):
         table.copy_(torch.stack([column, column], 1))
-    together.step.noise.draw = lambda num_steps: None
+    together.noise.draw = lambda num_steps: None
     torch.testing.assert_close(checks._run(together), terms)
     assert float((terms[:, 0, 1] - terms[:, 1, 1]).abs().min()) > 1
 

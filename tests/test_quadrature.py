@@ -26,8 +26,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.training.elbo import ELBO, WeightLatents
+from pyrobnn.inference.capture.objective import ELBO, Objective, WeightLatents
 from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64
@@ -294,7 +293,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("guide", "prior", "site"), REFUSED.values(), ids=REFUSED)
 def test_fits_without_a_divergence_are_refused_before_training(guide, prior, site):
-    message = f"kl='quadrature' needs a normal guide, with a prior of .* at {site}.*use kl='mc'"
+    message = f"kl='quadrature' needs a closed form, or a normal guide .* at {site}.*use kl='mc'"
     for engine in ("eager", "captured"):
         with pytest.raises(bnn.InputError, match=message):
             fit(prior, kl="quadrature", steps=1, guide=guide, engine=engine)

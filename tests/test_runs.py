@@ -155,8 +155,8 @@ def interrupted(monkeypatch, path, spec, **arguments):
     """Let the fit end without warning once it has written a checkpoint."""
     real = loop.Checkpoint.write
 
-    def write(self, state, *, finished):
-        real(self, state, finished=finished)
+    def write(self, *state, finished):
+        real(self, *state, finished=finished)
         raise Killed
 
     with monkeypatch.context() as patch:

@@ -17,7 +17,7 @@ import pyrobnn as bnn
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, potential_of_chains
+from pyrobnn.inference.mcmc.chains import LogJoint, eager_potential, potential_of_chains
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
 X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(

@@ -10,8 +10,7 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.defaults import choose
-from pyrobnn.inference.facts import Facts
-from pyrobnn.inference.parts import PARTS
+from pyrobnn.inference.parts import PARTS, Facts
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
 

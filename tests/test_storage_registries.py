@@ -5,7 +5,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn.inference import tables as methods
+from pyrobnn.inference import method as methods
 from pyrobnn.testing.checks import accepted_targets
 
 KNOWN = likelihoods.Gaussian(scale=0.5)

@@ -46,7 +46,7 @@ def parse(path):
 
 
 UPWARD = {
-    "bnn.py": {"inference.fit.fit_svi", "inference.prior_predictive.predict_from_prior"},
+    "bnn.py": {"inference.fit.fit_svi", "inference.around.predict_from_prior"},
     "guides/laplace.py": {"curvature.kinds.check_structure"},
     "guides/map.py": {"inference.around.around"},
     "posterior/base.py": {"storage.save.save"},
@@ -83,8 +83,8 @@ KNOWS_CLASSES = {
     "inference/scales/evidence_framework.py": {"Laplace"},  # reads and changes its fields
     "inference/several/ensemble.py": {"SVI"},  # refuses its patience
     "inference/several/replicates.py": {"SVI"},  # fits it side by side
-    "inference/svi/ivon.py": {"MeanField"},  # an optimiser of its mu and rho
-    "inference/training/elbo.py": {"RealPart"},  # the distribution of one site
+    "inference/svi/svi.py": {"MeanField"},  # an optimiser of its mu and rho
+    "inference/capture/objective.py": {"RealPart"},  # the distribution of one site
 }
 """Classes of guides, priors, likelihoods and methods that a file outside their family asks for, and why."""
 

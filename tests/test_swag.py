@@ -73,13 +73,6 @@ def test_a_row_of_weight_two_counts_twice():
     assert float(spreads[0] / spreads[1]) == pytest.approx(1, abs=0.25)
 
 
-def test_it_saves_and_loads(posterior, tmp_path):
-    assert posterior.record.method["type"] == "swag"
-    loaded = bnn.load(bnn.save(posterior, tmp_path / "swag"), net=nn.Linear(2, 1, bias=False))
-    assert torch.equal(loaded.draw(5)["weight"], posterior.draw(5)["weight"])
-    assert type(loaded.guide) is type(posterior.guide)
-
-
 def test_a_single_fit_is_no_replicate(posterior):
     assert (posterior.record.replicate, posterior.record.replicates) == (None, None)
 
@@ -104,7 +97,7 @@ def test_swag_refuses_other_guides_and_paths_that_are_too_short():
 def test_a_path_that_leaves_the_mode_is_refused_with_its_rate():
     """Noise of 0.01 makes the loss 2500 times as steep as that of 0.5."""
     method = bnn.SWAG(bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10), lr=0.05, steps=60, every=10, rank=3)
-    with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: .* try 0\.005\. The ELBO became"):
+    with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: try 0\.005\. The ELBO became"):
         quick(linear_model(0.01), method, problem())
 
 

@@ -211,7 +211,7 @@ def fitted(prior=None, likelihood=None, **settings):
     ("made", "asked", "message"),
     [
         ({}, {"per": "layer"}, "`per` must be one of all, site, weight; got 'layer'"),
-        ({"structure": "low_rank", "rank": 1}, {}, "the directions of structure='low_rank' depend on the prior"),
+        ({"structure": "low_rank", "rank": 1}, {}, "what structure='low_rank' keeps depends on the prior"),
         ({"structure": "full", "subnetwork": 2}, {"per": "site"}, "which weights a subnetwork has: use per='all'"),
         ({"prior": bnn.priors.StudentT(4.0)}, {}, "tunes the precision of normal priors, but '0.weight' has"),
         ({"prior": "hierarchical"}, {}, "the prior's scales are latent and were inferred"),
@@ -227,5 +227,5 @@ def test_what_cannot_be_tuned_is_refused(made, asked, message):
 def test_other_guides_are_refused():
     data = bnn.Data(torch.randn(5, 1), torch.randn(5))
     posterior = quick(bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2), data)
-    with pytest.raises(bnn.InputError, match="tune_prior takes the posterior of a Laplace guide, this is MeanF"):
+    with pytest.raises(bnn.InputError, match="tune_prior takes the posterior of a Laplace guide, got MeanF"):
         bnn.tune_prior(posterior, data)

@@ -49,70 +49,37 @@ every_case = pytest.mark.parametrize(("cls", "options"), CASES, ids=map(name_of,
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-class Reference:
-    """An optimiser of torch after its first step, as a captured step finds it, and the gradients of the others."""
-
-    def __init__(self, cls, options, dtype, seed=0):
-        self.dtype = dtype
-        generator = torch.Generator().manual_seed(seed)
-
-        def random(shape):
-            return torch.randn(shape, dtype=dtype, generator=generator)
-
-        self.parameters = {name: torch.nn.Parameter(random(shape)) for name, shape in SHAPES.items()}
-        # Gradients of other sizes at other steps, so that running means and maxima differ.
-        self.gradients = [
-            {name: random(shape) * math.exp(math.sin(step)) for name, shape in SHAPES.items()} for step in range(STEPS)
-        ]
-        self.lrs = (0.001 + 0.1 * torch.rand(STEPS, generator=generator, dtype=torch.float64)).tolist()
-        self.optimizer = cls(self.parameters.values(), lr=0.1, **options)
-        self.step(0)
-        self.update = UPDATES[cls]
-        self.group = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
-
-    def step(self, index):
-        self.optimizer.param_groups[0]["lr"] = self.lrs[index]
-        for name, parameter in self.parameters.items():
-            parameter.grad = self.gradients[index][name].clone()
-        self.optimizer.step()
-
-    def rates(self, index):
-        return torch.tensor([self.lrs[index], *self.update.rates(self.group, index + 1)], dtype=self.dtype)
-
-    def values(self):
-        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
-
-    def states(self):
-        return {
-            name: {
-                key: value.clone()
-                for key, value in self.optimizer.state[parameter].items()
-                if key != "step" and value is not None
-            }
-            for name, parameter in self.parameters.items()
-        }
-
-
-def assert_same(found, expected, dtype):
-    torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+def random(dtype, generator, scale=1.0):
+    return {name: scale * torch.randn(shape, dtype=dtype, generator=generator) for name, shape in SHAPES.items()}
 
 
 @pytest.mark.one_in(6)
 @every_dtype
 @every_case
 def test_updates_are_those_of_torch(cls, options, dtype):
-    reference = Reference(cls, options, dtype)
-    values, states = reference.values(), reference.states()
-    for index in range(1, STEPS):
-        reference.step(index)
-        rates = reference.rates(index)
-        for name in SHAPES:
-            gradient = reference.gradients[index][name]
-            values[name], states[name] = reference.update.apply(
-                values[name], gradient, states[name], rates, reference.group
-            )
-        assert_same(values, reference.values(), dtype)
-        assert_same(states, reference.states(), dtype)
+    """From the state after a first step, as a captured step finds it; the sizes of gradients vary, and so do maxima."""
+    generator, update, close = torch.Generator().manual_seed(0), UPDATES[cls], {"rtol": TOLERANCE[dtype]}
+    parameters = {name: torch.nn.Parameter(value) for name, value in random(dtype, generator).items()}
+    optimizer = cls(parameters.values(), lr=0.1, **options)
+    (settings,), values, states = optimizer.param_groups, {}, {}
+    group = {key: value for key, value in settings.items() if key != "params"}
+    for step in range(STEPS):
+        gradients, lr = random(dtype, generator, math.exp(math.sin(step))), 0.001 + 0.1 * math.cos(step) ** 2
+        if step:
+            rates = torch.tensor([lr, *update.rates(group, step + 1)], dtype=dtype)
+            values, states = update.of_all(values, gradients, states, rates, group)
+        settings["lr"] = lr
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name].clone()
+        optimizer.step()
+        of_torch = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        kept = {name: optimizer.state[parameter] for name, parameter in parameters.items()}
+        memories = {
+            name: {key: value.clone() for key, value in memory.items() if key != "step" and value is not None}
+            for name, memory in kept.items()
+        }
+        values, states = (values, states) if step else (of_torch, memories)
+        torch.testing.assert_close((values, states), (of_torch, memories), atol=TOLERANCE[dtype], **close)
 
 
 def clipped_by_torch(gradients, max_norm):
@@ -123,16 +90,11 @@ def clipped_by_torch(gradients, max_norm):
     return {name: parameter.grad for name, parameter in zip(gradients, parameters, strict=True)}
 
 
-def some_gradients(dtype, scale, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return {name: scale * torch.randn(shape, dtype=dtype, generator=generator) for name, shape in SHAPES.items()}
-
-
 @every_dtype
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-3, 0.3, 1.0, 50.0, 1e6])
 @pytest.mark.parametrize("max_norm", [1e-6, 0.5, 10.0])
 def test_clipped_gradients_are_those_of_torch(scale, max_norm, dtype):
-    gradients = some_gradients(dtype, scale)
+    gradients = random(dtype, torch.Generator().manual_seed(1), scale)
     clipped = clip(gradients, max_norm)
     torch.testing.assert_close(clipped, clipped_by_torch(gradients, max_norm), rtol=TOLERANCE[dtype], atol=0.0)
     if scale <= 0.3 and max_norm == 10.0:  # below the bound they stay bit by bit
@@ -141,6 +103,6 @@ def test_clipped_gradients_are_those_of_torch(scale, max_norm, dtype):
 
 @pytest.mark.parametrize("strange", [math.inf, math.nan])
 def test_clipping_gradients_that_are_not_finite_does_as_torch_does(strange):
-    gradients = some_gradients(torch.float64, 1.0)
+    gradients = random(torch.float64, torch.Generator().manual_seed(1))
     gradients["vector"][1] = strange
     torch.testing.assert_close(clip(gradients, 1.0), clipped_by_torch(gradients, 1.0), equal_nan=True)

@@ -14,9 +14,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch import per_example
 from pyrobnn._torch.per_example import NormalNoise, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.training.elbo import ELBO
-from pyrobnn.testing.checks import require_capturable
+from pyrobnn.inference.capture.objective import ELBO, FreshNoise, Objective
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
 PER_EXAMPLE = {"local": LOCAL, "flipout": FLIPOUT}
@@ -328,21 +326,3 @@ def test_path_derivative_without_draws_is_refused(kl, by_name):
     guide = guides.MeanField(path_derivative=True)
     with pytest.raises(bnn.InputError, match="follows log q along its draws, which kl=.* has none of: use kl='mc'"):
         model.fit(data, guide={"*": guide} if by_name else guide, kl=kl, steps=1, seed=0, progress=False)
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    ("name", "noise", "options"),
-    [("conv2d", "flipout", {}), ("sequences", "local", {"kl": "analytic", "batch_size": 3})],
-)
-def test_noise_for_each_example_is_captured(name, noise, options):
-    model, _, x, y = make(name)
-    require_capturable(model, bnn.Data(x, y), guide=PER_EXAMPLE[noise], **options)
-
-
-def test_replicates_with_other_noise_are_not_one_graph():
-    model, _, x, y = make()
-    methods = [bnn.SVI(guide=guide, steps=4) for guide in PER_EXAMPLE.values()]
-    with pytest.warns(UserWarning, match="differ in `noise` of MeanFieldGuide: 'local' and 'flipout'"):
-        found = bnn.fit_replicates(model, (x, y), methods, seed=0, engine="captured", progress=False)
-    assert len(found) == 2

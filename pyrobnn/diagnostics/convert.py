@@ -23,7 +23,7 @@ from pyrobnn._torch.vectorize import draws_at_once
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.inference.prior_predictive import PriorGuide
+from pyrobnn.inference.around import PriorGuide
 from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction

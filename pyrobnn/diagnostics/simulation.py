@@ -13,7 +13,7 @@ from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.cross_validation import fit_each
-from pyrobnn.inference.prior_predictive import prior_posterior
+from pyrobnn.inference.around import prior_posterior
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.base import Draws
 from pyrobnn.posterior.mixture import Mixture

@@ -27,12 +27,10 @@ from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.inference.defaults import choose
-from pyrobnn.inference.facts import Facts
+from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
-from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Run, guide_of
-from pyrobnn.inference.parts import PARTS, Given
+from pyrobnn.inference.parts import PARTS, Facts, Given
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load

@@ -7,12 +7,10 @@ from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
-from pyrobnn.inference.several.ensemble import Ensemble
-from pyrobnn.inference.several.mile import MILE
+from pyrobnn.inference.several.ensemble import MILE, Ensemble
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.several.swag import SWAG
-from pyrobnn.inference.svi.ivon import IVON
-from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.svi.svi import IVON, SVI
 from pyrobnn.posterior.record import History
 
 __all__ = [

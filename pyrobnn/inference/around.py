@@ -1,33 +1,41 @@
-"""Posteriors around weights that were trained elsewhere: the point itself, or the Laplace approximation."""
+"""Posteriors without a fit: the prior, and a point or Laplace approximation around weights trained elsewhere."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError, listed
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients, plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.devices import resolve_device
-from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.inputs import X, as_inputs, shape_of
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data, first_rows
+from pyrobnn.data.given import as_data, as_loader, first_rows
+from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.data import make_source
-from pyrobnn.inference.laplace.curve import complete
+from pyrobnn.inference.data import make_source, tried
+from pyrobnn.inference.laplace import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
+from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.factorized import Normal
 
 _ROWS_AT_ONCE = 1024
-_LEAST_NOISE = 1e-6
-"""Noise of a network that meets a column of targets exactly, in its units."""
+_LEAST_NOISE = 1e-6  # noise of a network that meets a column of targets exactly, in its units
 
 
 @under(gradients)
@@ -42,10 +50,7 @@ def around(
     device: str = "auto",
     progress: bool = True,
 ) -> Posterior:
-    """Return the posterior of a guide that seeks a mode, around weights trained elsewhere; see `Map.around`.
-
-    `method` is the method that trained them, for the record; `SVI` if None.
-    """
+    """Return the posterior of a guide that seeks a mode, around weights that `method` trained; see `Map.around`."""
     data = as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         trained = model if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
@@ -84,8 +89,7 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
 def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:
     """Return sites that start at the values given, and the others as they are."""
     names = [site.name for site in sites]
-    unknown = sorted(set(values) - set(names))
-    if unknown:
+    if unknown := sorted(set(values) - set(names)):
         raise InputError(f"`weights` has {unknown[0]!r}, which is no weight of the model: {listed(names)}.")
     moved = []
     for site in sites:
@@ -97,3 +101,39 @@ def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:
         if site.name in values and not bool(moved[-1].unconstrained.isfinite().all()):
             raise InputError(f"`weights[{site.name!r}]` is not finite, or lies outside the support of its prior.")
     return moved
+
+
+class PriorGuide(PyroModule):
+    """A guide that draws every latent site of a model from its prior."""
+
+    def __init__(self, bnn: BNN) -> None:
+        with local_parameters():
+            super().__init__()
+            self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
+
+    def forward(self, x: X, y: Tensor) -> None:
+        """Draw the sites; given targets, the model draws none."""
+        self._latents(x, y)
+
+
+@under(plain_tensors)
+def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
+    """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
+    model = copy.deepcopy(bnn, leftovers(bnn)).eval()
+    given = as_loader(x)
+    if isinstance(given, Data):
+        source = make_source(given, model, None, seed=0)
+        model.scale_targets(source.target_scale)
+        prior = source.posterior(model, PriorGuide(model), source.example(model), seed=0)
+        return prior.predict(given.x, num_draws=num_draws, seed=seed)
+    first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
+    return prior_posterior(model, first).predict(given, num_draws=num_draws, seed=seed)
+
+
+def prior_posterior(model: BNN, x: X) -> Posterior:
+    """Return a posterior whose guide is the prior of a model, of inputs in its units."""
+    example = model.cast_inputs(x[:2].clone())
+    with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
+        y = model.likelihood(tried(model, model.initial_values, example, shape_of(x)).detach()).sample()
+    units: dict[str, Any] = {"x_scaler": Scaler.identity(), "y_scaler": Scaler.identity()}
+    return Posterior(model, PriorGuide(model), example=(example, y), seed=0, **units)

@@ -1,29 +1,282 @@
-"""Training data made ready for a model: scaled, cast, and cut into batches."""
+"""Training data made ready for a model: the network tried on two examples, rows scaled, cast, and cut into batches."""
 
+import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Literal, NoReturn
 
+import numpy as np
 import torch
 from pyro.nn import PyroModule
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils import checkpoint
 
-from pyrobnn._core.checks import check_range
-from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import seeded
-from pyrobnn._torch.devices import resolve_device
-from pyrobnn._torch.inputs import X
+from pyrobnn._core.checks import check_digits, check_range
+from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
+from pyrobnn._core.random import mark, seeded
+from pyrobnn._torch.devices import has_gpu, resolve_device
+from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
+from pyrobnn._torch.private import written
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn._torch.transforms import are_close, first_sentence
+from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
+from pyrobnn.curvature.tracker import mixes_examples
+from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, several_inputs_advice
 from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.inference import limits
-from pyrobnn.inference.network_checks import SHOWN, checked_outputs
-from pyrobnn.likelihoods.base import as_likelihood, target_units
+from pyrobnn.likelihoods.base import as_likelihood, require_rows, target_units
+from pyrobnn.nets import is_custom, leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
+
+_PAGE = "how-to/own-network"
+_TARGETS = 1000  # largest number of targets to compare with the outputs that a network can reach
+SHOWN = 2  # examples of a trial run; statistics of a batch, as in batch normalisation, need two
+_RANGES: dict[type[nn.Module], tuple[float, float]] = {
+    **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Sigmoid, nn.Hardsigmoid), (0, 1)),
+    **dict.fromkeys((nn.Tanh, nn.Hardtanh, nn.Softsign), (-1, 1)),
+    **dict.fromkeys((nn.ReLU, nn.Softplus), (0, math.inf)),
+    nn.LogSigmoid: (-math.inf, 0),
+    nn.ReLU6: (0, 6),
+}
+_UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+_ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_MOST_BEYOND = 0.05  # share of the variance of targets that may lie beyond a network's range, as noise does
+_NUMBERS = 2**11  # numbers of inputs, of as many rows, for which outputs must not be nan
+_MOST_APART = 0.05  # share by which outputs for a row may differ among batches, as by rounding in half precision
+
+
+def checked_outputs(
+    bnn: BNN, data: Data | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
+) -> tuple[Tensor, float]:
+    """Run the network on two examples, and return its outputs and the products of a forward pass for one."""
+    x, y = head
+    for given, cast, scaler, name in (
+        (x, bnn.cast_inputs(x), x_scaler, "x"),
+        (y, bnn.cast_targets(y, bnn.like), y_scaler, "y"),
+    ):
+        if scaler.is_identity:
+            for pair in zip(tensors_of(given), tensors_of(cast), strict=True):
+                check_digits(*pair, name)
+    with trial(bnn):
+        f, products = _called(bnn, data, x, x_scaler)
+        likelihood, has_positions = bnn.settings["likelihood"], as_likelihood(bnn.settings["likelihood"]).has_positions
+        if y.ndim > 2 and not has_positions:
+            raise InputError(
+                f"{likelihood!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take DenseCategorical for labels "
+                "of pixels or tokens, else flatten targets and outputs to one row per example.",
+                page="how-to/likelihoods",
+            )
+        likelihood.check_targets(y, outputs=f.shape[1])
+        some = bnn.cast_targets(y_scaler.transform(y[:: len(y) // _TARGETS + 1]), f)
+        if not has_positions:
+            require_rows(likelihood, likelihood.build(bnn.like, y_scaler.scale.expand(y.shape[1:])), some, f)
+        _warn_of_limits(bnn, some)
+    return f, products
+
+
+def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
+    """Warn of a network that ends in a layer with a range which the likelihood's outputs need to leave.
+
+    Logits need to pass 0 and to be wide, logs too; locations need to reach the targets y, in the units of the model.
+    Only networks of layers in a sequence are judged.
+    """
+    layer = bnn.net
+    while isinstance(layer, nn.Sequential) and (kept := [each for each in layer if not isinstance(each, _UNCHANGING)]):
+        layer = kept[-1]  # the last layer of a sequence that changes its input
+    least, largest = _RANGES.get(type(layer), (-math.inf, math.inf))
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    if likelihood.link is not None:
+        is_fault = math.isfinite(least) + math.isfinite(largest) > (likelihood.link == "logits")
+        need = f"takes them as {likelihood.link}"
+    else:
+        columns = y.reshape(len(y), -1)
+        beyond = (columns - columns.clamp(least, largest)).square().mean(0)
+        is_fault = likelihood.noise is not None and bool((beyond > _MOST_BEYOND * columns.var(0, correction=0)).any())
+        need = f"has targets from {float(y.min()):.3g} to {float(y.max()):.3g} in the units that the network sees"
+    if is_fault:
+        ends = f"ends in {type(layer).__name__}, whose outputs lie between {least:g} and {largest:g}"
+        name = type(bnn.settings["likelihood"]).__name__
+        warn_user(f"The network {ends}, and {name} {need}: leave that layer out.", PoorFitWarning)
+
+
+@contextmanager
+def trial(bnn: BNN) -> Iterator[None]:
+    """Have the network in evaluation mode and without gradients; random states and attributes are put back after."""
+    before = [(module, dict(vars(module))) for module in bnn.modules()]
+    with torch.no_grad(), seeded(0, "trial"), local_parameters():
+        try:
+            bnn.eval()
+            yield
+        finally:
+            for module, attributes in before:
+                for name in vars(module).keys() - attributes.keys():
+                    del vars(module)[name]
+                vars(module).update(attributes)
+
+
+def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]:
+    """Return the outputs of the network for two examples, and the products of a forward pass for one."""
+    inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
+    leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
+    with torch.enable_grad():
+        weights = {name: value.clone() for name, value in leaves.items()}
+        before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
+        advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
+        with Work() if has_gpu() else nullcontext() as work:
+            is_alone = shape_of(x[0]) == shape_of(inputs[0])
+            shape = shape_of(x) if is_alone else f"(N, {inputs[0].numel()}), with those that `inputs` adds"
+            f = tried(bnn, weights, inputs, shape, advice)
+    if changed := [name for name, value in weights.items() if written(value) != before[name]]:
+        text = f"The network changes its parameter {changed[0]!r} when it is called: take that out of `forward` and "
+        raise InputError(f"{text}hooks.", page=_PAGE)
+    if has_drawn():
+        text = "The network draws random numbers in evaluation mode: have it draw in training alone, as F.dropout("
+        raise InputError(f"{text}x, training=self.training) does.", page=_PAGE)
+    if leaves and not _is_used(leaves, f):
+        text = "The network gives outputs that do not follow from its parameters: `forward` uses others, as of a copy, "
+        raise InputError(f"{text}or cuts gradients off, by torch.no_grad or detach.", page=_PAGE)
+    if is_custom(bnn.settings["net"]):  # declared ones keep rows apart
+        _try_other_rows(bnn, weights, x, x_scaler, f)
+    if work is None or not work.operations:  # torch counts none
+        return f.detach(), math.inf
+    parameters = {**dict(bnn.net.named_parameters()), **weights}  # torch counts none of recurrent layers
+    return f.detach(), float(max(work.products / len(inputs), sum(value.numel() for value in parameters.values())))
+
+
+def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler, f: Tensor) -> None:
+    """Refuse outputs that are nan for some rows, or that for a row alone are not those beside another, in f."""
+    num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(x))))
+    rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
+    alone = [] if mixes_examples(bnn.net) else [rows[index : index + 1] for index in range(len(f))]
+    again = [tried(bnn, weights, some, shape_of(some)) for some in (*alone, rows)]
+    for part in tensors_of(rows):
+        check_range(part, "x")
+    if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
+        why, way = ("", "") if x_scaler.is_identity else (" of standardised inputs", ", or leave `standardize` out")
+        text = f"The network gives nan for {num_missing} of {num} rows, as logarithms and roots{why} may: compute them"
+        raise InputError(f"{text} in the data{way}.", page=_PAGE)
+    among, others = again[-1][: len(f)], [f, torch.cat(again[:-1])] if alone else []
+    if not all(torch.allclose(each, among, _MOST_APART, _MOST_APART * float(among.abs().max())) for each in others):
+        text = "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
+        raise InputError(f"{text}from its own inputs, as layer normalisation does.", page=_PAGE)
+
+
+@torch.enable_grad()
+def tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: str = "") -> Tensor:
+    """Return the outputs for inputs, whose shape an error names, with the layer that does not take them."""
+    try:
+        return bnn.outputs(weights, inputs)
+    except InputError:
+        raise
+    except REFUSALS as error:
+        names = {id(layer): f" layer {name!r}, {layer}, says" for name, layer in bnn.net.named_modules() if name}
+        callers = [id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        where = next((names[each] for each in reversed(callers) if each in names), "")
+        raise InputError(
+            f"The network does not take inputs of shape {shape}:{where} {first_sentence(error)}.{advice}", page=_PAGE
+        ) from None
+
+
+@torch.enable_grad()
+def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
+    try:
+        gradients = torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True) if f.requires_grad else ()
+    except RuntimeError:  # of checkpoints, say, which the fit refuses
+        return True
+    return any(value is not None for value in gradients)
+
+
+def check_calls(bnn: BNN, x: X, *, training: bool) -> None:
+    """Note in `moving` what calls of a network of the user's change in Python, in a mode, and refuse checkpointing.
+
+    A copy runs forward and back, on two examples; the first call may set up what later ones use. What moves unseen,
+    such as a clock, gives two copies other outputs. Other errors are left to the fit.
+    """
+    if not is_custom(bnn.settings["net"]):
+        return
+    model, starts = copy.deepcopy(bnn, leftovers(bnn)).train(training), bnn.initial_values
+    weights = {name: value.detach().clone().requires_grad_() for name, value in starts.items()}
+
+    def outputs(model: BNN) -> Tensor:
+        f = model.outputs(weights, x)
+        torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        return f.detach()
+
+    try:
+        with torch.enable_grad(), seeded(0, "calls"), warnings.catch_warnings(action="ignore"):
+            outputs(model)
+            called = changes(model)
+            outputs(model)
+            bnn.moving, twin = called(), copy.deepcopy(model, leftovers(model))
+            with seeded(0, "twin"):
+                expected = outputs(twin)
+            with seeded(0, "twin"):
+                if not are_close(outputs(model), expected):
+                    bnn.moving = bnn.moving or "something outside of it"
+            alone = torch.func.vmap(lambda _: model.outputs(weights, x), randomness="same")
+            alone(bnn.like.new_empty(1, 0))
+    except REFUSALS as error:
+        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        is_reentrant = "setup_context" in str(error) and checkpoint.__file__ in files
+        if not is_reentrant and not isinstance(error, checkpoint.CheckpointError):
+            return
+        raise InputError(
+            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again when the draw "
+            "has left them: fit without it, with a smaller `batch_size`."
+        ) from None
+
+
+def changes(bnn: BNN) -> Callable[[], str | None]:
+    """Return a function that names what of a network, but numbers of tensors, has since then changed in Python."""
+    kept = list[Any]()
+
+    def look() -> dict[str, Any]:
+        modules = dict(bnn.net.named_modules())
+        parts: dict[str, Any] = {"a random stream of Python or NumPy": [random.getstate(), np.random.get_state()]}
+        for name, module in modules.items():
+            held = {**vars(module), **module._parameters, **module._buffers, "_buffers": 0, "_parameters": 0}
+            parts |= {repr(f"{name}.{key}".lstrip(".")): part for key, part in held.items()}
+        known = {id(module) for module in modules.values()}
+        return {name: _picture(part, known, kept) for name, part in parts.items()}
+
+    before = look()
+
+    def changed() -> str | None:
+        now = look()
+        return next((name for name in before | now if before.get(name) != now.get(name)), None)
+
+    return changed
+
+
+def _picture(value: Any, known: set[int], kept: list[Any]) -> Any:
+    """Return what an object holds, as nested lists, with tensors by their place; `kept` keeps addresses from reuse."""
+    if isinstance(value, _ATOMS):
+        return repr(value)
+    kept.append(value)
+    if isinstance(value, Tensor):
+        return id(value), value.data_ptr() if value.layout == torch.strided else 0
+    if id(value) in known or isinstance(value, (type, FunctionType, BuiltinFunctionType, ModuleType)):
+        return id(value)
+    known.add(id(value))
+    try:
+        parts: Any = value
+        if not isinstance(value, (list, tuple, set, frozenset)):  # what makes an object, as for a copy
+            made: Any = value.__reduce_ex__(4)
+            parts = [made] if isinstance(made, str) else [*made[:3], *(list(more or ()) for more in made[3:5])]
+        return [id(type(value)), *(_picture(part, known, kept) for part in parts)]
+    except REFUSALS:  # a lock, say
+        return id(value)
+
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -58,10 +311,7 @@ class Source:
         return self.y_scaler.scale.expand(self.head[1].shape[1:])
 
     def batch_size(self, asked: BatchSize) -> int:
-        """Return the number of examples in a batch.
-
-        Chosen by size: all examples in memory up to 500, if examples times weights are up to 20 million, else 128.
-        """
+        """Return the number of examples in a batch; where it is not asked for, all of few in memory, else 128."""
         if isinstance(self.data, Loader):
             return self.data.batch_size or len(self.head[0])
         if asked == "all":
@@ -73,7 +323,6 @@ class Source:
         return self.num_data if suits else min(limits.BATCH, self.num_data)
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
-        """Return the number of batches in a pass."""
         if not isinstance(self.data, Loader):
             return self.num_data // self.batch_size(asked)
         return self.data.num_batches or math.ceil(self.num_data / self.batch_size(asked))
@@ -88,18 +337,12 @@ class Source:
             self.check_targets(bnn, y)
             return self.scaled(bnn, x, y)
 
-        return LoaderBatches(self.data.loader, prepare, self._mean_rows(), bnn.like, self.data.pair)
-
-    def _mean_rows(self) -> int | float | None:
-        """Return the rows of an average batch of a loader, judged by the first batch; None if sizes are equal."""
-        assert self.epoch is not None  # it is a loader
-        if self.epoch.is_even:
-            return None
-        first = len(self.head[0])
-        if self.epoch.num_rows is None:
-            return first
-        mean = self.epoch.num_rows / self.epoch.num_batches
-        return mean * first / self.epoch.first if self.epoch.first else mean
+        epoch, mean, first = self.epoch, None, len(self.head[0])
+        assert epoch is not None  # it is a loader
+        if not epoch.is_even:  # rows of an average batch, judged by the first batch
+            mean = first if epoch.num_rows is None else epoch.num_rows / epoch.num_batches
+            mean = mean * first / epoch.first if epoch.first and epoch.num_rows is not None else mean
+        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, self.data.pair)
 
     def check_targets(self, bnn: BNN, y: Tensor) -> None:
         """Refuse targets of a batch that the likelihood cannot produce; their positions may differ in number."""
@@ -108,14 +351,13 @@ class Source:
         likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
 
     def check_pass(self) -> None:
-        """Refuse a loader whose epochs repeat or skip examples."""
         if self.epoch is not None and not self.epoch.is_pass:
             self._refuse_pass(str(self.epoch.num_rows))
 
     def _refuse_pass(self, num_rows: str) -> NoReturn:
         raise InputError(
             f"All {self.num_data} examples are needed here, each once, and a pass of the DataLoader gave {num_rows}: "
-            "use drop_last=False, a sampler that takes each once, and no `collate_fn` that leaves out or repeats some."
+            "use drop_last=False, and no sampler or `collate_fn` that leaves out or repeats some."
         )
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
@@ -164,10 +406,7 @@ class Source:
 
 
 def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
-    """Return the source for data, after checking them against the model.
-
-    The units come from the model if it has any, else from the data.
-    """
+    """Return the source for data, checked against the model, in the units of the model if it has any."""
     if isinstance(data, Loader) and batch_size is not None:
         raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
     with seeded(seed, "data"):

@@ -13,15 +13,13 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.inference.defaults import choose
-from pyrobnn.inference.facts import Facts
-from pyrobnn.inference.held_out import settled
+from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
-from pyrobnn.inference.parts import Given, Parts
-from pyrobnn.inference.scales.open_scales import measure
+from pyrobnn.inference.parts import Facts, Given, Parts
+from pyrobnn.inference.scales.search import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.start import model_of
+from pyrobnn.inference.training.state import model_of
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -42,9 +40,8 @@ class Arguments(TypedDict, total=False):
     start: Any
 
 
-_OF_FIT = {*Arguments.__annotations__}
-_FEWEST_ROWS = 5
-"""To choose a method by."""
+_OF_FIT = [*Arguments.__annotations__]
+_FEWEST_ROWS = 5  # to choose a method by
 
 
 @overload
@@ -70,47 +67,37 @@ def fit(
 ) -> Any:
     """Infer the posterior of a model's weights.
 
-    Without a method, `fit(bnn, data, seed=0)` takes that of the first rule of `pyrobnn.inference.defaults` that holds
-    for model and data; `record.choice` says which. See docs/explanations/defaults.md.
+    Without a method, the first rule of `pyrobnn.inference.defaults` that holds for model and data gives one;
+    `record.choice` says which. See docs/explanations/defaults.md.
 
     Scales named "tuned", the default for priors and noise, are measured first if the length of the fit is open: no
-    `steps` and `epochs`, or chains. Modes are found from several starts, with the scales that make the data most
-    probable (`EvidenceFramework`), on up to 500 examples. A fit of a given length takes the model as it is: "tuned"
-    priors are "he", and "tuned" noise is trained with the guide.
+    `steps` and `epochs`, or chains. They make the data most probable (`EvidenceFramework`), on up to 500 examples. A
+    fit of a given length takes the model as it is: "tuned" priors are "he", and "tuned" noise is trained.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
-    the same bits on the same machine, and every global random state is left as it was. Modes of torch around the call
-    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing.
+    the same bits on the same machine. Random states, and modes of torch around the call, stay as they were.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model.
-    A fit of open length is also told if it has memorised its targets, or was cut short.
-
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. A second one stops at once, as in other methods.
-
-    See docs/how-to/convergence.md and docs/how-to/warnings.md.
 
     Args:
         bnn: the model.
         data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs, as it is or in a `Loader`.
-        method: the inference method: `SVI` or another, such as `NUTS`, or its name, such as "nuts", with its defaults;
-            by the rules of defaults if left out.
+        method: the inference method, such as `SVI()`, or its name, such as "nuts"; by the rules if left out.
         seed: seed of starting values, mini-batches and draws; 0 if left out.
-        device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
-            it runs faster: below 10,000 multiplications an example.
+        device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU below 10,000 multiplications for an
+            example, which it runs faster.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
             single particle both give the same numbers for the same seed, up to rounding. "auto" captures from 100
-            steps on, and fits of open length. `Posterior.record.engine` names it, and why.
+            steps on. `Posterior.record.engine` names it, and why.
         progress: show a progress bar with the ELBO.
-        validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
-            set; for `SVI` only.
+        validation: `Data`, a pair (x, y) or a loader whose log score `SVI` follows, and decides by with `patience`.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
-        checkpoint: a folder for the state of the fit, by `SVI` or an `Ensemble` of it. After an
-            interruption the same call resumes there, with the same bits on the same machine as without it; after the
-            end it returns the same posterior.
+        checkpoint: a folder for the state of the fit, by `SVI` or an `Ensemble` of it. After an interruption the same
+            call resumes there, to the same bits on the same machine; after the end it returns the same posterior.
         every: steps between two checkpoints.
-        start: a posterior of this model and guide, also of other data: the fit goes on from its parameters, with its
-            scales and in its units, and measures none; for `SVI` and `IVON`. See docs/how-to/own-loop.md.
+        start: a posterior of this model and guide to go on from, with its scales and in its units; for SVI and IVON.
 
     Returns:
         The `Posterior`, or a `Mixture` of several.
@@ -162,13 +149,11 @@ def fit(
 
 
 def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
-    """Return a model and a run with the method of the rules of defaults."""
     if not isinstance(data, Data) or len(data) < _FEWEST_ROWS:
         raise InputError(
-            f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples: pass Data(x, y), "
-            "which bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()."
+            f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples: pass Data(x, y), as "
+            "bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()."
         )
-
     if run.start is not None:
         raise InputError("`start` goes with a method: pass bnn.SVI(guide=...), with the guide of the posterior.")
 
@@ -242,12 +227,9 @@ def fit_svi(
     if y is None and standardize:
         raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
     if isinstance(y, (Method, str)):
-        raise InputError(
-            f"BNN.fit trains by SVI, with settings by name such as guide='laplace', and got {shown(y)} as the targets "
-            "`y`: for a method, call bnn.fit(model, data, method)."
-        )
+        raise InputError(f"BNN.fit got {shown(y)} as targets `y`: for a method, call bnn.fit(model, data, method).")
     data = x if y is None else Data(x, y, standardize=standardize)
-    known = [*fields_of(SVI), "seed", "standardize", "replicates", *Arguments.__annotations__]
+    known = [*fields_of(SVI), "seed", "standardize", "replicates", *_OF_FIT]
     if unknown := [name for name in arguments if name not in known]:
         raise InputError(f"BNN.fit: {unknown_setting(unknown[0], known)}")
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})

@@ -25,14 +25,8 @@ from pyrobnn.posterior.record import ChoiceRecord, EvidenceRecord
 class Progress:
     """The state of a fit for callbacks, after each block of 50 steps; a callback that returns True ends the fit.
 
-    A callback runs between two steps, under the random states and Pyro's settings from outside the fit.
-
-    Attributes:
-        step: number of steps done.
-        num_steps: number of steps planned.
-        elbo: mean of the ELBO over the block.
-        bnn: the model in training.
-        guide: the guide in training.
+    `step` and `num_steps` are the steps done and planned, `elbo` is the mean over the block, `bnn` and `guide` are in
+    training. A callback runs between two steps, under the random states and Pyro's settings from outside the fit.
     """
 
     step: int
@@ -48,13 +42,7 @@ Engine = Literal["auto", "eager", "captured"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """The arguments of a run, as in `pyrobnn.fit`.
-
-    Attributes:
-        choice: how the parts that nobody gave were chosen.
-        method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
-        started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
-    """
+    """The arguments of a run, as in `pyrobnn.fit`; fits inside a run have the time of the whole."""
 
     seed: int
     device: str = "auto"
@@ -65,8 +53,8 @@ class Run:
     checkpoint: str | Path | None = None
     every: int = 1000
     start: Posterior | None = None
-    choice: ChoiceRecord | None = None
-    method: Any = None
+    choice: ChoiceRecord | None = None  # how the parts that nobody gave were chosen
+    method: Any = None  # that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -75,7 +63,6 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began."""
         return time.perf_counter() - self.started
 
     def note(self, posterior: Posterior | Mixture, likelihood: Any, evidence: EvidenceRecord | None) -> None:
@@ -90,31 +77,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """The features of a method beside `infer`.
+    """The features of a method beside `infer`."""
 
-    Attributes:
-        inner: the inner method, its field `method`, which has a default; or None.
-        guide: the guide that it trains; None if it trains none, as `NUTS`, or if the inner method does.
-        follows_validation: whether a run can follow a validation score.
-        resumable: whether a run can keep checkpoints.
-        goes_on: whether a run can begin at an earlier posterior.
-        callbacks: whether a run has steps for callbacks to see.
-        copies: the number of members or chains; each needs a draw to predict with.
-        wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
-        starts_at_mode: whether a run then starts at the mode with the measured scales; members of an ensemble do not.
-        spreads: whether the posterior spreads around the points of its guide.
-    """
-
-    inner: Any = None
-    guide: Any = None
-    follows_validation: bool = False
-    resumable: bool = False
-    goes_on: bool = False
-    callbacks: bool = True
-    copies: int = 1
-    wants_measured_scales: bool = False
-    starts_at_mode: bool = False
-    spreads: bool = False
+    inner: Any = None  # the inner method, its field `method`, which has a default
+    guide: Any = None  # that it trains; None if it trains none, as `NUTS`, or if the inner method does
+    follows_validation: bool = False  # whether a run can follow a validation score
+    resumable: bool = False  # whether a run can keep checkpoints
+    goes_on: bool = False  # whether a run can begin at an earlier posterior
+    callbacks: bool = True  # whether a run has steps for callbacks to see
+    copies: int = 1  # the number of members or chains; each needs a draw to predict with
+    wants_measured_scales: bool = False  # whether `pyrobnn.fit` measures the model's open scales before a run
+    starts_at_mode: bool = False  # whether a run then starts at the mode with them; members of an ensemble do not
+    spreads: bool = False  # whether the posterior spreads around the points of its guide
 
 
 @runtime_checkable
@@ -122,17 +96,10 @@ class Method[R](Protocol):
     """A method, such as `SVI` or `NUTS`. `BaseMethod` has defaults for all but `infer`."""
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> R:
-        """Infer the posterior of a model.
+        """Infer the posterior of a model, which is not changed, from `Data` or a `Loader`.
 
-        Args:
-            bnn: the model, which is not changed.
-            data: `Data` or `Loader`.
-            run: the other arguments of `pyrobnn.fit`.
-
-        Returns:
-            A `Posterior`, a `Mixture` of several, or an object that draws and predicts like these, with a `record`
-            (`FitRecord`). The record has the method with its settings and, under "guide", the setting that rebuilds
-            the guide on loading.
+        It is a `Posterior`, a `Mixture` of several, or an object that draws and predicts like these, with a `record`
+        (`FitRecord`): of the method with its settings and, under "guide", the setting that rebuilds the guide.
         """
         raise NotImplementedError
 
@@ -167,13 +134,11 @@ class SideBySide(Method[Posterior], Protocol):
 
 
 registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
+resolve = registry.resolve
 
 
 class BaseMethod[R](Method[R]):
-    """Base of the methods: write `infer`, and `offer` for further features.
-
-    An inner method, as in `Ensemble`, is the field `method`, which has a default.
-    """
+    """Base of the methods: write `infer`, and `offer` for further features, such as an inner method."""
 
 
 def checked_method(method: Any, data: Any) -> Any:
@@ -186,18 +151,14 @@ def checked_method(method: Any, data: Any) -> Any:
             raise InputError(f"{guide!r} is a guide, which a method trains: pass bnn.SVI(guide={guide!r}).")
         return registry.resolve(method)
     if isinstance(method, Sized) and not isinstance(method, (Mapping, Method)):
-        raise InputError(
-            f"Expected a method such as SVI(...), got {shown(method)}: pass inputs and targets as a pair: "
-            "(model, (x, y), method)."
-        )
+        raise InputError(f"Expected a method such as SVI(...), got {shown(method)}: pass data as a pair, (x, y).")
     if guides.holds(method):
         said = in_short(method)
         raise InputError(f"{said} is a guide, which a method trains: pass bnn.SVI(guide=bnn.guides.{said}).")
     if not isinstance(method, Method) or isinstance(method, type):
         remedy = f": pass {method.__name__}()" if isinstance(method, type) else ""
         raise InputError(
-            f"Expected a method such as SVI(...), got {shown(method)}{remedy}. A custom method inherits from "
-            "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
+            f"Expected a method such as SVI(...), got {shown(method)}{remedy}. Others inherit from BaseMethod."
         )
     return method
 
@@ -208,25 +169,11 @@ def check_offered(method: Any, run: Run) -> None:
     if run.callbacks and not offer.callbacks:
         raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
     if run.validation is not None and not offer.follows_validation:
-        raise InputError(
-            f"`validation` is followed along the steps of SVI, not by {name}: leave it out, and score the posterior "
-            "afterwards."
-        )
+        raise InputError(f"`validation` is followed along steps of SVI, not by {name}: score the posterior afterwards.")
     if run.checkpoint is not None and not offer.resumable:
-        raise InputError(
-            f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
-        )
+        raise InputError(f"{name} keeps no checkpoints, which are for SVI and an Ensemble of it: leave it out.")
     if run.start is not None and not offer.goes_on:
-        raise InputError(
-            f"{name} does not go on from a posterior, as SVI does: leave out `start`, or pass bnn.SVI(guide=...), with "
-            "the guide of the posterior."
-        )
-
-
-def innermost(method: Any) -> Any:
-    """Return the method inside others, as SVI in an ensemble, or the method itself."""
-    inner = method.offer().inner
-    return method if inner is None else innermost(inner)
+        raise InputError(f"{name} does not go on from a posterior, as SVI does: leave out `start`.")
 
 
 def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
@@ -237,12 +184,17 @@ def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
 
 def guide_of(method: Any) -> Any:
     """Return the guide of a method or of its inner method; None if no guide is trained, as in `NUTS`."""
-    return innermost(method).offer().guide
+    offer = method.offer()
+    return offer.guide if offer.inner is None else guide_of(offer.inner)
 
 
 def with_guide(method: Any, guide: Any) -> Any:
     """Return the method with another guide, set in it or in its inner method."""
-    if "guide" not in fields_of(type(innermost(method))):
-        name = snake_case(type(innermost(method)).__name__)
-        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
-    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))
+
+    def change(inner: Any) -> Any:
+        if "guide" not in fields_of(type(inner)):
+            name = snake_case(type(inner).__name__)
+            raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out")
+        return dataclasses.replace(inner, guide=guide)
+
+    return with_innermost(method, change)

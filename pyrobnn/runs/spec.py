@@ -16,13 +16,18 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
-from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation, make_source
-from pyrobnn.inference.defaults import choose
-from pyrobnn.inference.facts import Facts
-from pyrobnn.inference.held_out import settled
+from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
-from pyrobnn.inference.parts import PARTS, Given, predicts_classes, with_width
+from pyrobnn.inference.parts import (
+    PARTS,
+    Facts,
+    Given,
+    method_from_table,
+    method_to_table,
+    predicts_classes,
+    with_width,
+)
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import DataSpec, check_sections, parse_change, read_spec
@@ -61,12 +66,12 @@ class FitSpec:
         """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
         common = {key: value for key, value in table.items() if key in OF_ANY_FIT}
         options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
-        method = methods.from_table(options, also=OF_ANY_FIT)
+        method = method_from_table(options, also=OF_ANY_FIT)
         return cls(method=method, **common) if "type" in options else cls(settings=options, **common)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table of this section."""
-        method = dict(self.settings) if self.method is None else methods.to_table(self.method)
+        method = dict(self.settings) if self.method is None else method_to_table(self.method)
         return method | {key: getattr(self, key) for key in OF_ANY_FIT}
 
 

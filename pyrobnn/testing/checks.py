@@ -33,8 +33,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import SVI
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
-from pyrobnn.inference.training.start import start
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, start
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.posterior import Posterior, latent_names
@@ -124,10 +123,10 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
         raise AssertionError(f"The fit cannot be captured: {error}.") from error
     terms = [_run(step) for step in eager]
     _require_close("captured steps", _run(alone), "eager steps", terms[0])
-    if together.step.noise.is_complete:
-        for table, column in zip(together.step.noise.inputs, alone.step.noise.inputs, strict=True):
+    if together.noise.is_complete:
+        for table, column in zip(together.noise.inputs, alone.noise.inputs, strict=True):
             table.copy_(torch.stack([column, column], 1))  # both replicates see the noise of the single fit
-        together.step.noise.draw = lambda num_steps: None  # type: ignore[method-assign]
+        together.noise.draw = lambda num_steps: None  # type: ignore[method-assign]
         _require_close("replicates side by side", _run(together), "single fits", torch.stack(terms, 1))
 
 

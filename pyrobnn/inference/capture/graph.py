@@ -4,7 +4,6 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from operator import getitem
 from typing import Any
@@ -32,11 +31,8 @@ from pyrobnn.tape.plan import Tape
 from pyrobnn.tape.values import View
 
 Loop = Callable[[int], None]
-_LONG = 100
-"""Steps from which on a step is captured. In a new process, 100 steps of a perceptron or a small convolution take 0.7 s
-less so, and 50 as long."""
-_WARM_UP = 3
-"""Runs before a CUDA graph is recorded, in which libraries set themselves up."""
+_LONG = 100  # steps from which on a step is captured; 50 would take as long
+_WARM_UP = 3  # runs before a CUDA graph is recorded, in which libraries set themselves up
 _log = logging.getLogger("pyrobnn")
 _MASKS = (torch.bool, torch.uint8)
 _aten = torch.ops.aten
@@ -59,7 +55,8 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
     finally:
-        recorder.put_back()
+        for place, before in recorder.before.items():
+            recorder.inputs[place].copy_(before)
     return graph
 
 
@@ -71,9 +68,8 @@ def slope[T](
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         numbers, more = function(leaves)
         gradients = torch.autograd.grad(numbers.sum(), list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True)), tree_map(
-        lambda value: value.detach() if isinstance(value, Tensor) else value, more
-    )
+    detached = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, more)
+    return dict(zip(leaves, gradients, strict=True)), detached
 
 
 def refuse_moving(bnn: BNN) -> None:
@@ -89,17 +85,14 @@ def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> Loop:
 
 
 class _Recorder(OperationMode):
-    """Writes the operations in its block into a graph; of views of the same numbers, the first alone.
-
-    `meta["view"]` of a node says what its tensor shows; `constants` were there before and are no inputs.
-    """
+    """Writes operations in its block into a graph; of views (`meta["view"]`) of the same numbers, the first alone."""
 
     def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()
         self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
         self._nodes = private("WeakTensorKeyDictionary")()
-        self._inputs = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in inputs}
-        self._before: dict[int, torch.UntypedStorage] = {}
+        self.inputs = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in inputs}
+        self.before: dict[int, torch.UntypedStorage] = {}  # what inputs held that were changed
         self._storages: dict[int, int] = {}
         self._new_storage = count(1).__next__
         self._shown: dict[View, fx.Node] = {}
@@ -112,11 +105,15 @@ class _Recorder(OperationMode):
         if func is _aten.bernoulli_.float:  # the mask of dropout in attention: as new numbers, which come from outside
             drawn = self.__torch_dispatch__(_aten.bernoulli.p, types, args, kwargs)
             return self.__torch_dispatch__(_aten.copy_.default, types, (args[0], drawn))
-        _refuse_values(func, args)
+        is_mask = any(index is not None and index.dtype in _MASKS for index in (args[1] if func in _INDEXING else ()))
+        is_dynamic = torch.Tag.dynamic_output_shape in func.tags and func not in _INDEXING
+        if is_mask or is_dynamic or torch.Tag.data_dependent_output in func.tags:
+            raise NotCapturable("the model branches on values of tensors")
         node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if func._schema.is_mutable or func is _BATCH_NORM:  # which changes statistics, and does not say so
-            self._keep(given)
+            changed = {value.untyped_storage().data_ptr() for value in given} & self.inputs.keys() - self.before.keys()
+            self.before |= {place: self.inputs[place].clone() for place in changed}
         storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["view"].storage for value in given}
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
@@ -127,17 +124,6 @@ class _Recorder(OperationMode):
                 if isinstance(part, Tensor):
                     self._put(part, self.graph.call_function(getitem, (node, index)), storages)
         return result
-
-    def put_back(self) -> None:
-        """Give the inputs that were changed the values that they had."""
-        for place, before in self._before.items():
-            self._inputs[place].copy_(before)
-
-    def _keep(self, values: list[Tensor]) -> None:
-        for value in values:
-            place = value.untyped_storage().data_ptr()
-            if place in self._inputs and place not in self._before:
-                self._before[place] = self._inputs[place].clone()
 
     def _node_of(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -161,22 +147,12 @@ class _Recorder(OperationMode):
         self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
 
 
-def _refuse_values(func: Any, args: Any) -> None:
-    """Refuse operations of which the result, or its shape, is for Python and depends on the values of tensors."""
-    indices = args[1] if func in _INDEXING else ()
-    is_mask = any(index is not None and index.dtype in _MASKS for index in indices)
-    dynamic = torch.Tag.dynamic_output_shape in func.tags and func not in _INDEXING
-    if is_mask or dynamic or torch.Tag.data_dependent_output in func.tags:
-        raise NotCapturable("the model branches on values of tensors")
-
-
 def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
     """Make inputs of the constants that the model holds outside its buffers, and return them in order."""
     constants: list[Tensor] = []
     for node in graph.graph.find_nodes(op="get_attr"):
         value = getattr(graph, node.target)
-        last = graph.graph.find_nodes(op="placeholder")[-1]
-        with graph.graph.inserting_after(last):
+        with graph.graph.inserting_after(graph.graph.find_nodes(op="placeholder")[-1]):
             new = graph.graph.placeholder(f"constant_{len(constants)}")
         new.meta["val"] = value
         node.replace_all_uses_with(new)
@@ -204,16 +180,11 @@ def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
 
 
 def make_loop(graph: fx.GraphModule, leaves: list[Tensor]) -> Loop:
-    """Return a function that runs a graph a number of times, on the leaves that it reads or changes.
-
-    On a CPU it is a tape of instructions, on a GPU a recorded launch of all kernels. Without a C++ compiler, or where a
-    tape cannot tell what a tensor shows, the operations run one by one, from Python.
-    """
+    """Return what runs a graph a number of times on leaves: a tape, a CUDA graph, or from Python one by one."""
     inputs = drop_unused(graph, leaves)
-    device = inputs[0].device.type
-    if device == "cuda":
+    if inputs[0].is_cuda:
         return _cuda_loop(graph, inputs)
-    if device == "cpu":
+    if inputs[0].is_cpu:
         try:
             return Tape(graph, inputs).run
         except NotCapturable as error:
@@ -255,29 +226,24 @@ def _cuda_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
             raise
         except RuntimeError as error:  # an operation that waits for the GPU, such as one that reads a number
             raise NotCapturable(f"a CUDA graph cannot hold the step: {str(error).splitlines()[0]}") from None
-    return partial(_launch, recorded, (run, inputs))
+    kept = run, inputs  # the graph knows its inputs and constants by address alone
 
+    def launch(num_steps: int, _: Any = kept) -> None:
+        for _ in range(num_steps):
+            recorded.replay()
 
-def _launch(recorded: Any, kept: Any, num_steps: int) -> None:
-    """Launch a graph, which knows its inputs and constants by address alone: they are kept alive."""
-    for _ in range(num_steps):
-        recorded.replay()
+    return launch
 
 
 def recorded_slope(
     function: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
 ) -> Callable[[], Tensor] | None:
-    """Return a function that gives T terms, and the gradient of their sum, (T + P,) in float64 on the CPU.
-
-    `function` takes tensors, of P entries together, as they are then; others that it reads may change in place later
-    on. None where it cannot be recorded, and on devices other than CPUs and CUDA's.
-    """
+    """Return what gives T terms and the gradient of their sum, (T + P,) in float64 on the CPU; None if not recorded."""
     device = next(iter(tensors.values())).device
     if device.type not in {"cpu", "cuda"}:
         return None
     with torch.no_grad():
-        num_terms = function(tensors).numel()
-    size = num_terms + sum(value.numel() for value in tensors.values())
+        size = function(tensors).numel() + sum(value.numel() for value in tensors.values())
     result = torch.zeros(size, dtype=torch.float64, device=device)
 
     def step(*inputs: Tensor) -> tuple[()]:
@@ -304,9 +270,8 @@ def choose_engine(engine: Engine, num_steps: int) -> EngineRecord:
     """Return the engine for a number of steps."""
     if engine != "auto":
         return EngineRecord(engine, engine, "asked for")
-    if num_steps < _LONG:
-        return EngineRecord(engine, "eager", f"fewer than {_LONG} steps")
-    return EngineRecord(engine, "captured", f"{_LONG} steps or more")
+    used = ("eager", f"fewer than {_LONG} steps") if num_steps < _LONG else ("captured", f"{_LONG} steps or more")
+    return EngineRecord(engine, *used)
 
 
 def capture[T](

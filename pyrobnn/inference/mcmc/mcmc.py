@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -12,25 +12,125 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyrobnn._core.errors import warn_user
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn.data.batches import Batch
 from pyrobnn.inference.capture.graph import capture, choose_engine
-from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target, diverged
-from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
+from pyrobnn.inference.mcmc import chains
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, LogJoint, Target, ValueAndGradient
 from pyrobnn.inference.method import Run, registry
 
+_STEPS_AT_ONCE = 64  # leapfrog steps after which other threads get a turn
 Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
-_MOST_NUMBERS = 2**26
-"""Latents of all steps that a recorded kernel remembers, at most."""
+_MOST_NUMBERS = 2**26  # latents of all steps that a recorded kernel remembers, at most
 _STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
-_LENGTH_ROUNDING = 1e-6
-"""Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
-_LARGEST_CHANGE = 1000.0
-"""Change of energy in nats above which a trajectory has diverged, as in Pyro."""
+_LENGTH_ROUNDING = 1e-6  # relative length added to a trajectory, so that 0.3 holds three steps of 0.1
+_LARGEST_CHANGE = 1000.0  # change of energy in nats above which a trajectory has diverged, as in Pyro
+
+
+class Potential:
+    """U(z) as Pyro's kernels call it, on {"z": vector}, with its gradient; `num_evaluations` counts calls and steps."""
+
+    def __init__(self, evaluate: ValueAndGradient, leapfrog: Any = None) -> None:
+        self.evaluate, self.leapfrog = evaluate, leapfrog  # a `Leapfrog` under the captured engine
+        self.num_evaluations = 0
+
+    def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return U(z), (); its gradient in autograd is the gradient from `evaluate`."""
+        ONE_THREAD.let_waiting_in()
+        self.num_evaluations += 1
+        value: Tensor = _Evaluated.apply(parameters["z"], self.evaluate)
+        return value
+
+
+class _Evaluated(torch.autograd.Function):
+    """A value whose gradient was computed with it."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, evaluate: ValueAndGradient) -> Tensor:
+        value, gradient = evaluate(z.detach())
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        return outer * ctx.saved_tensors[0], None
+
+
+class PhasePoint(NamedTuple):
+    """Where a trajectory is: latents, momenta in units of the root of the masses, and the gradient of U, each (P,)."""
+
+    place: Tensor
+    momentum: Tensor
+    gradient: Tensor
+
+
+def _leap(held: list[Tensor], evaluate: ValueAndGradient) -> None:
+    """Take a leapfrog step, in place; the path, where there is one, remembers it."""
+    place, momentum, gradient, potential, size, root, index, *path = held
+    dense = root.ndim > 1
+    half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
+    moved = place + size * (root @ half if dense else root * half)
+    value, there = evaluate(moved)
+    after = half - 0.5 * size * (root.T @ there if dense else root * there)
+    for current, new in zip((place, momentum, gradient, potential), (moved, after, there, value), strict=True):
+        current.copy_(new)
+    if path:
+        for kept, new in zip(path, (moved, after, value), strict=True):
+            kept.index_copy_(0, index, new.unsqueeze(0))
+        index.add_(1)
+
+
+class Leapfrog:
+    """Leapfrog steps of Hamilton's equations, each a run of a recorded graph; many run without a step in Python.
+
+    With masses M, a root A of their inverse (A A^T = M^-1), a matrix (P, P) if `dense`, and momenta r in units of the
+    root of the masses, a step of size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011,
+    sec. 5.2.3). `path` can remember `num_kept` steps.
+    """
+
+    def __init__(
+        self, log_joint: LogJoint, data: Batch, like: Tensor, *, num_kept: int = 0, dense: bool = False
+    ) -> None:
+        self.num_kept = num_kept
+        self._state = PhasePoint(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
+        self._potential, self._size = like.new_zeros(()), like.new_zeros(())
+        self.root = torch.eye(len(like)).to(like) if dense else torch.ones_like(like)
+        self._index = torch.zeros(1, dtype=torch.long, device=like.device)
+        shapes = [(num_kept, len(like)), (num_kept, len(like)), (num_kept,)] if num_kept else []
+        self._path = [like.new_zeros(shape) for shape in shapes]
+        state = [*self._state, self._potential, self._size, self.root, self._index, *self._path]
+        self._loop = chains.recorded_steps(log_joint, data, state, _leap)
+
+    def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return U and its gradient at z (P,), by a step of size 0."""
+        self._begin(PhasePoint(z, torch.zeros_like(z), torch.zeros_like(z)), 0.0)
+        self._loop(1)
+        return self._potential.clone(), self._state.gradient.clone()
+
+    def move(self, start: PhasePoint, size: float, num_steps: int) -> tuple[PhasePoint, Tensor]:
+        """Return where that many steps lead, and U there, ()."""
+        self._begin(start, size)
+        for done in range(0, num_steps, _STEPS_AT_ONCE):
+            ONE_THREAD.let_waiting_in()
+            self._loop(min(_STEPS_AT_ONCE, num_steps - done))
+        return PhasePoint(*(tensor.clone() for tensor in self._state)), self._potential.clone()
+
+    def path(self, num_steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return latents (n, P), momenta (n, P) and U (n,) after each of the steps of the last move, until the next."""
+        places, momenta, potentials = (kept[:num_steps] for kept in self._path)
+        return places, momenta, potentials
+
+    def _begin(self, start: PhasePoint, size: float) -> None:
+        for mine, given in zip(self._state, start, strict=True):
+            mine.copy_(given)
+        self._size.fill_(size)
+        self._index.zero_()
 
 
 class Hamiltonian(ChainMethod):
@@ -42,11 +142,9 @@ class Hamiltonian(ChainMethod):
 
     @property
     def smaller_steps(self) -> Remedy:
-        """What makes leapfrog steps smaller."""
         return Remedy("take smaller steps", ("fit.target_accept=0.95",))
 
     def kernel(self, potential: Potential) -> MCMCKernel:
-        """Return Pyro's kernel for a chain."""
         raise NotImplementedError
 
     def sample(self, target: Target, run: Run) -> Chains:
@@ -59,14 +157,14 @@ class Hamiltonian(ChainMethod):
         make = partial(Leapfrog, target.log_joint, data, like, num_kept=kept, dense=self.full_mass)
         choice = choose_engine(run.engine, total * _TYPICAL_STEPS)
         leapfrog, record = capture(choice, make, what="chains run", from_step=1)
-        evaluate = eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
+        evaluate = chains.eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
         potential, starts = Potential(evaluate, leapfrog), target.starts(self.num_chains, evaluate)
         with progress_bar(total=total, shown=run.progress, desc=name, unit="step") as bar:
             runs = [self._run_chain(chain, start, potential, run.seed, bar) for chain, start in enumerate(starts)]
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
         if diverging:
-            text = diverged(diverging, self.num_chains * self.num_draws)
+            text = chains.diverged(diverging, self.num_chains * self.num_draws)
             warn_user(text, remedy=self.smaller_steps)
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, steps, diverging)
@@ -102,9 +200,8 @@ class Hamiltonian(ChainMethod):
 class NUTS(Hamiltonian):
     """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and data sets.
 
-    Step size and masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as
-    chains. Weights of a network have symmetries, so chains agree in predictions long before they agree in weights:
-    judge them by `function_rhat`. See docs/how-to/mcmc.md.
+    Step size and masses adapt in the warm-up. The posterior holds all draws in order. Chains agree in predictions long
+    before they agree in weights, which have symmetries: judge them by `function_rhat`.
 
     Attributes:
         num_draws: draws kept of each chain.
@@ -114,8 +211,7 @@ class NUTS(Hamiltonian):
         max_tree_depth: a trajectory has at most 2^depth - 1 leapfrog steps.
         full_mass: adapt a full mass matrix, for strongly correlated latents, up to a few hundred.
         init: where each chain starts: "prior" at a draw from the prior, wider than the posterior, as R-hat requires;
-            "net" at the network's weights (new random weights for a declared network) with noise of standard deviation
-            0.1.
+            "net" at the network's weights, new ones of a declared network, with noise of standard deviation 0.1.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
@@ -181,17 +277,13 @@ class HMC(Hamiltonian):
 
     @property
     def smaller_steps(self) -> Remedy:
-        """What makes leapfrog steps smaller: a step size that is given does not adapt."""
         if self.step_size is None:
             return super().smaller_steps
         return Remedy("take smaller steps", (f"fit.step_size={self.step_size / 2:g}",))
 
 
 class RecordedNUTS(mcmc.NUTS):
-    """Pyro's NUTS with multinomial sampling of the trajectory (Betancourt 2017, appendix A).
-
-    A doubling runs all its steps before it looks whether a part of it turned back.
-    """
+    """Pyro's NUTS (Betancourt 2017, appendix A), whose doublings run all steps before a look at where they turned."""
 
     potential_fn: Potential
     _root_of: Tensor | None = None
@@ -202,9 +294,9 @@ class RecordedNUTS(mcmc.NUTS):
         place, gradient = latents["z"].detach(), gradients["z"]
         inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
         if inverse is not self._root_of:
-            leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
+            leapfrog.root.copy_(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
             self._root_of = inverse
-        moved, acceptance, diverged = self.move(PhasePoint(place, torch.randn_like(place), gradient), potential)
+        moved, acceptance, has_diverged = self.move(PhasePoint(place, torch.randn_like(place), gradient), potential)
         if moved is not None:
             potential, gradient = leapfrog.evaluate(moved)
             place = moved
@@ -213,7 +305,7 @@ class RecordedNUTS(mcmc.NUTS):
         index = self._t - self._warmup_steps
         if index > 0:
             self._accept_cnt += moved is not None
-            self._divergences += [index - 1] * diverged
+            self._divergences += [index - 1] * has_diverged
         else:
             probability = torch.tensor(acceptance, dtype=place.dtype)
             self._adapter.step(self._t, {"z": place}, probability, {"z": gradient})
@@ -253,10 +345,8 @@ def turns_back(momenta: Tensor) -> bool:
     momenta = momenta.double()
     sums = torch.cat([torch.zeros_like(momenta[:1]), momenta.cumsum(0)])
     sizes = [2**power for power in range(1, len(momenta).bit_length())]
-    return any(
-        bool(_turn(momenta[::size], momenta[size - 1 :: size], sums[size::size] - sums[:-1:size]).any())
-        for size in sizes
-    )
+    ends = ((momenta[::size], momenta[size - 1 :: size], sums[size::size] - sums[:-1:size]) for size in sizes)
+    return any(bool(_turn(*end).any()) for end in ends)
 
 
 def _turn(first: Tensor, last: Tensor, total: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -15,25 +15,18 @@ from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target, eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
 _STEPS_BETWEEN_LOOKS = 50
 _BETWEEN_MEASURES = 100
-_SHARE = 0.2
-"""Step size, in the smallest variance of the posterior as its largest curvature tells."""
-_DAMPING = 0.1
-"""Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
+_SHARE = 0.2  # step size, in the smallest variance of the posterior as its largest curvature tells
+_DAMPING = 0.1  # friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates
 
 
-class ChainState(NamedTuple):
-    """Where chains are: latents (C, P), and momenta (C, P), empty for a method without any."""
-
-    place: Tensor
-    momentum: Tensor
+State = tuple[Tensor, Tensor]  # of chains: latents (C, P), and momenta (C, P), empty for a method without any
 
 
 @setting
@@ -50,15 +43,15 @@ class StochasticGradient(ChainMethod):
     temperature: Positive = 1.0
     init: Init = "net"
 
-    def begun(self, place: Tensor) -> ChainState:
+    def begun(self, place: Tensor) -> State:
         """Return chains at their starts, with momenta under a method that has any."""
-        return ChainState(place, torch.empty(0))
+        return place, torch.empty(0)
 
     def usual_step_size(self, smallest_variance: float) -> float:
         """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
         return _SHARE * smallest_variance
 
-    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
         """Return where a step leads, by the gradient of the log density of each chain, (C, P)."""
         raise NotImplementedError
 
@@ -74,31 +67,24 @@ class StochasticGradient(ChainMethod):
             warn_user(f"The chains run eagerly: {name} has no captured form.")
         walk, draws = _Walk(self, target, run.seed), list[Tensor]()
         with seeded(run.seed, "transitions"), progress_bar(total=walk.num_steps, shown=run.progress, desc=name) as bar:
-            walk.state = self.begun(walk.state.place)
+            walk.state = self.begun(walk.state[0])
             while walk.step < walk.num_steps:
                 walk.advance()
                 if walk.step > self.burnt and (walk.step - self.burnt) % self.thinning == 0:
-                    draws.append(walk.state.place)
+                    draws.append(walk.state[0])
                 if walk.step % _STEPS_BETWEEN_LOOKS == 0 or walk.step == walk.num_steps:
-                    finite = walk.state.place.isfinite().all(1)
+                    finite = walk.state[0].isfinite().all(1)
                     if not bool(finite.all()):
+                        chain = int((~finite).nonzero()[0]) + 1
                         raise FloatingPointError(
-                            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step "
-                            f"{walk.step}: give a smaller `step_size`, or standardise the data."
+                            f"Chain {chain} of {name} is no longer finite at step {walk.step}: give a smaller "
+                            "`step_size`, or standardise the data."
                         )
                     bar.update(walk.step - bar.n)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
         kept = walk.rates[self.burnt + self.thinning - 1 :: self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, walk.step)
-
-    def _streams(self, target: Target, seed: int) -> list[Any]:
-        """Return the batches of each chain, or one stream for all if each batch is the whole set or a loader's."""
-        seeds = [derive(seed, f"batches {chain}") for chain in range(self.num_chains)]
-        first = target.source.batches(target.bnn, self.batch_size, seeds[0])
-        if not isinstance(first, TensorBatches) or first.batch_size is None:
-            return [first]
-        return [first, *(TensorBatches(first.data, first.batch_size, later) for later in seeds[1:])]
 
     def _rates(self, num_steps: int) -> Tensor:
         """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
@@ -121,22 +107,19 @@ class SGLD(StochasticGradient):
 
     z <- z + e grad log p(z, D) + N(0, 2 e T), with the log density of all data estimated from a mini-batch. It has no
     accept step: its draws come from the posterior only as e goes to 0. For a direction of posterior variance v the
-    variance becomes v / (1 - e / (2 v)); e above 2 v diverges. The M mini-batches of an epoch add e^2 G (M + 1) / 6 on
-    average, with G the variance of the noise of the gradient, if the epoch is short beside v / e steps.
+    variance becomes v / (1 - e / (2 v)); e above 2 v diverges.
 
     Attributes:
-        step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance, the
-            inverse of the largest curvature of the log density at the chains along the burn-in.
+        step_size: e, half that of Welling & Teh. None for 0.2 v, with v the smallest posterior variance, the inverse
+            of the largest curvature of the log density along the burn-in.
         num_draws: draws kept of each chain.
         burn_in: steps before them. None for as many as follow, `num_draws` times `thinning`.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
-        batch_size: examples in a mini-batch, or "all" for all of them at every step.
-        schedule: a schedule of `torch.optim.lr_scheduler` for the step size, by name or as a table with `type`, or
-            None. All kept draws have equal weight.
+        batch_size: examples in a mini-batch, or "all".
+        schedule: a schedule of `torch.optim.lr_scheduler` for the step size, or None. All draws have equal weight.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
-        init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
-            prior.
+        init: where each chain starts, as in `NUTS`; steps are too small for the way from the prior.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
@@ -146,9 +129,9 @@ class SGLD(StochasticGradient):
         torch.Size([5, 5, 1])
     """
 
-    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
-        noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state.place)
-        return ChainState(state.place + size * gradient + noise, state.momentum)
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+        noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state[0])
+        return state[0] + size * gradient + noise, state[1]
 
 
 @registry.register
@@ -158,8 +141,7 @@ class SGHMC(StochasticGradient):
 
     With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
     values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
-    step: draws come from the posterior as e goes to 0, and e > a v diverges, with v the smallest posterior variance.
-    With the default e the variance is up to 1.2 times the posterior variance.
+    step: e > a v diverges, with v the smallest posterior variance.
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
@@ -177,8 +159,8 @@ class SGHMC(StochasticGradient):
 
     friction: Positive | None = None
 
-    def begun(self, place: Tensor) -> ChainState:
-        return ChainState(place, torch.randn_like(place))
+    def begun(self, place: Tensor) -> State:
+        return place, torch.randn_like(place)
 
     def usual_step_size(self, smallest_variance: float) -> float:
         return self.friction_of(smallest_variance) * super().usual_step_size(smallest_variance)
@@ -188,17 +170,21 @@ class SGHMC(StochasticGradient):
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
-    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
         (place, momentum), friction = state, self.friction_of(smallest_variance)
         noise = (self.temperature * size * (2 * friction)) ** 0.5 * torch.randn_like(place)
-        return ChainState(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
+        return place + size * momentum, momentum + size * gradient - size * friction * momentum + noise
 
 
 class _Walk:
     """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature."""
 
     def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
-        streams = method._streams(target, seed)
+        seeds = [derive(seed, f"batches {chain}") for chain in range(method.num_chains)]
+        stream = target.source.batches(target.bnn, method.batch_size, seeds[0])
+        streams: list[Any] = [stream]  # one for all if each batch is the whole set or a loader's
+        if isinstance(stream, TensorBatches) and stream.batch_size is not None:
+            streams += [TensorBatches(stream.data, stream.batch_size, later) for later in seeds[1:]]
         own_batches = len(streams) > 1
         self._method, self._batches = method, _joined(streams)
         first = next(self._batches)
@@ -210,25 +196,20 @@ class _Walk:
         self._relative = method._rates(self.num_steps).to(points.device)
         self.rates, self.smallest_variance = self._relative.clone(), 1.0
         self._curvatures: list[float] = []
-        self.state = ChainState(points, torch.empty(0))
+        self.state: State = points, torch.empty(0)
 
     def advance(self) -> None:
-        """Do a step."""
         ONE_THREAD.let_waiting_in()
         measures = self._method.step_size is None and self.step % _BETWEEN_MEASURES == 0
-        if measures and self.step < max(1, self._method.burnt):
-            self._measure()
+        if measures and self.step < max(1, self._method.burnt):  # by the later half of all measurements
+            self._curvatures.append(largest_curvature(lambda z: self._evaluate(z)[1], self.state[0]))
+            self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
+            size = self._method.usual_step_size(self.smallest_variance)
+            self.rates[self.step :] = self._relative[self.step :] * size
         batch = self._first if self.step == 0 else next(self._batches)
-        _, slopes = self._potential(self.state.place, *batch)
+        _, slopes = self._potential(self.state[0], *batch)
         self.state = self._method.moved(self.state, -slopes, self.rates[self.step], self.smallest_variance)
         self.step += 1
-
-    def _measure(self) -> None:
-        """Set the sizes of the steps to come, by the later half of all measurements of the curvature."""
-        self._curvatures.append(largest_curvature(lambda z: self._evaluate(z)[1], self.state.place))
-        self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
-        size = self._method.usual_step_size(self.smallest_variance)
-        self.rates[self.step :] = self._relative[self.step :] * size
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:

@@ -36,10 +36,8 @@ from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _NATS_PER_ODDS = 8.0
-_NATS_A_ROW_BEHIND = 0.4
-"""A start so far behind the best has no share."""
-_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}
-"""Of a guide that starts at the mode. A single draw at the usual rate leaves it tens of nats from its optimum."""
+_NATS_A_ROW_BEHIND = 0.4  # a start so far behind the best has no share
+_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}  # of a guide from the mode
 _NATS_OF_ONE_MODE = 0.01
 
 
@@ -49,37 +47,30 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """Prior precisions and noise that maximise the evidence, then a posterior under them; for small tables.
 
     Two steps alternate (MacKay 1992): L-BFGS on all data goes to the mode under the present scales, and the fixed point
-    alpha = (gamma + c) / (sum w^2 + c s^2) updates them; gamma is the number of weights that the data determine. For
-    labels and counts, and for real targets in few rows, each precision has a gamma prior, which counts c weights of
-    mean square s^2, a fiftieth of the declared variance, or all of it for labels and counts in a single layer. Weights
-    without effect on the outputs keep their declared prior.
+    alpha = (gamma + c) / (sum w^2 + c s^2) updates them; gamma is the number of weights that the data determine. The
+    gamma prior of a precision counts c weights of mean square s^2, a fiftieth of the declared variance, or all of it
+    for labels and counts in a single layer. Weights without effect on the outputs keep their declared prior.
 
-    Every other start begins from the length scales and the noise of a Gaussian process, if inputs are rows of numbers,
-    the rest from noise of the spread of the targets, half of it and so on. The best score is kept: the mean of log
-    evidence and leave-one-out log score (Fong & Holmes 2020), less gamma / 2, as the evidence alone sometimes prefers a
-    constant, and the other flatters modes that determine many weights.
+    Every other start begins from a Gaussian process, if inputs are rows of numbers, the rest from noise of the spread
+    of the targets, half of it and so on. The best score is kept: the mean of log evidence and leave-one-out log score
+    (Fong & Holmes 2020), less gamma / 2.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, trained from the best mode. With
     Laplace and real targets, the posterior is a `Mixture` of as many members as starts, divided among the modes in
-    proportion to exp(score / 8), since scores are uncertain by several nats. Equal rows count as one of their weight.
+    proportion to exp(score / 8).
 
     Attributes:
-        guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
-            "kron" over more than 3,000 weights.
-        starts: number of starts, and of those of all likelihoods that go on after three rounds; none that is 16 nats
-            behind then goes on.
+        guide: the family of the posterior. `Laplace` has curvature "ggn", and is "kron" over more than 3,000 weights.
+        starts: number of starts, and of those of all likelihoods that go on after three rounds, unless 16 nats behind.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
         prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 2 for labels
-            and counts, 4 for fewer than six rows per input, else 0: then the data alone move the scales.
-        per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
-            (automatic relevance determination; MacKay 1994), and one for outputs that are noise; "site" has a
-            precision per site.
-        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with
-            two draws in each.
-        likelihoods: others beside the model's, between which the best score chooses, in original units. A declared
-            network gets as many outputs as each needs; `record.evidence` has their scores, and prints the lead. Beside
-            likelihoods of counts a Gaussian has the probability from y - 1/2 to y + 1/2.
+            and counts, 4 for fewer than six rows per input, else 0.
+        per: which weights share a precision: those of a "site", or with "input" those of an input in the first layer
+            (automatic relevance determination; MacKay 1994), and those that lead to outputs that are noise.
+        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000.
+        likelihoods: others beside the model's, between which the best score chooses, in original units; see
+            `record.evidence`. Beside likelihoods of counts a Gaussian has the probability from y - 1/2 to y + 1/2.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -101,10 +92,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     def __post_init__(self) -> None:
         if isinstance(self.guide, Laplace) and not self.takes(self.guide):
-            raise InputError(
-                "EvidenceFramework: a Laplace guide must have curvature='ggn' over all weights, and not be of low "
-                f"rank, got {self.guide!r}."
-            )
+            needed = "a Laplace guide must have curvature='ggn' over all weights, and not be of low rank"
+            raise InputError(f"EvidenceFramework: {needed}, got {self.guide!r}.")
 
     @staticmethod
     def takes(guide: object) -> bool:
@@ -125,23 +114,13 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return dataclasses.replace(self, starts=1, rounds=0)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
-        """Infer the posterior with the tuned prior and noise, or the mixture of several starts, the best first.
-
-        Raises:
-            InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
-                into memory.
-            FloatingPointError: no start with finite numbers.
-        """
+        """Infer the posterior with the tuned prior and noise, or the mixture of several starts, the best first."""
         data = merged(data) if isinstance(data, Data) else data
         source = make_source(data, bnn, None, seed=run.seed)
-
         models = [bnn, *(_with_likelihood(bnn, one, source) for one in self.likelihoods)]
         sources = [source, *(make_source(data, one, None, seed=run.seed) for one in models[1:])]
         rivals = [Rival(*pair, functools.partial(_everything, pair[1])) for pair in zip(models, sources, strict=True)]
-        search = self._search(bnn, source)
-        searched = tuned_modes(
-            *rivals[0][:2], source.num_data, rivals[0].examples, run=run, search=search, others=rivals[1:]
-        )
+        searched = tuned_modes(rivals, source.num_data, run=run, search=self._search(bnn, source))
         starts, chosen = searched.starts, searched.chosen
         model = starts[chosen].model
         mixes = isinstance(self.guide, Laplace) and _has_real_targets(models[model])
@@ -168,7 +147,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, record=record)
 
     def _search(self, bnn: BNN, source: Source) -> Search:
-        """Return the settings of the search."""
         if _has_real_targets(bnn):
             hyperprior = Hyperprior.of_real_targets(source.total_weight, source.head[0][0].numel(), self.prior_counts)
         else:
@@ -182,17 +160,17 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         tuned = best.tuned(bnn, source)
         if not isinstance(self.guide, Laplace):
             tuned.start = StartState(best.bnn.state_at(best.weights))
-            training = until_converged(self.guide)
+            settings: dict[str, Any] = {} if as_guide(self.guide).seeks_mode else _UNTIL_CONVERGED
             if self.guide_steps is not None:
-                schedule = "cosine_annealing_lr"
-                training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
-            return training.infer(tuned, data, run)
+                settings = {"steps": self.guide_steps, "schedule": "cosine_annealing_lr", "batch_size": "all"}
+            return SVI(guide=self.guide, **settings).infer(tuned, data, run)
         is_large = self.guide.structure == "full" and len(best.prior.precision) > limits.MOST_FULL
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = around(tuned, data, guide, weights=best.weights, method=self, **options)
         why = f"; each call of the network changes {best.bnn.moving}" if best.bnn.moving else ""
-        used = EngineRecord(run.engine, best.energy.engine, f"L-BFGS seeks the modes, on all data{why}")
+        engine = "eager" if best.energy.recorded is None else "captured"
+        used = EngineRecord(run.engine, engine, f"L-BFGS seeks the modes, on all data{why}")
         posterior.note(engine=used, threads=best.threads)
         return posterior
 
@@ -202,10 +180,7 @@ def _with_likelihood(bnn: BNN, likelihood: Any, source: Source) -> BNN:
     net, (_, y), first = bnn.settings["net"], source.head, bnn.settings["likelihood"]
     densities = [one for one in (likelihood, first) if not one.integer_targets]
     if len(densities) == 1 and not as_likelihood(densities[0]).is_normal:
-        raise InputError(
-            f"EvidenceFramework: {densities[0]!r} is no Gaussian of one scale, whose probability of a whole number is "
-            "known, to compare with a likelihood of counts."
-        )
+        raise InputError(f"EvidenceFramework: compares counts with a Gaussian of one scale, not {densities[0]!r}.")
     if "out_features" in fields_of(type(net)):
         net = dataclasses.replace(net, out_features=likelihood.num_outputs(y))
     with seeded(0, "parts"):
@@ -216,7 +191,6 @@ def _with_likelihood(bnn: BNN, likelihood: Any, source: Source) -> BNN:
 
 
 def _everything(source: Source, model: BNN) -> Batch:
-    """Return all examples in the units and on the device of a model."""
     joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
     return joined
 
@@ -226,16 +200,8 @@ def _has_real_targets(bnn: BNN) -> bool:
     return not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
 
 
-def until_converged(guide: Any) -> SVI:
-    """Return the training of a guide on few rows, from a mode to its end."""
-    return SVI(guide=guide, **({} if as_guide(guide).seeks_mode else _UNTIL_CONVERGED))
-
-
 def _members(scores: list[float], total: int, *, mixes: bool, least: float = -np.inf) -> list[int]:
-    """Return the members of each start: its share, rounded; none below the least score, less the best.
-
-    Starts with equal scores share a mode.
-    """
+    """Return the members of each start, its share, rounded; starts with equal scores share a mode."""
     ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
     shares = np.zeros(len(ranks))
     for index in np.argsort(-ranks, kind="stable"):

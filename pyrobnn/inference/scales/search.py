@@ -11,39 +11,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobnn import priors
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import in_short
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.devices import running
-from pyrobnn.bnn import BNN
+from pyrobnn._torch.work import Work
+from pyrobnn.bnn import BNN, StartState
 from pyrobnn.curvature.linear_model import check_entries
-from pyrobnn.curvature.tracker import refuse_mixed_examples
+from pyrobnn.curvature.tracker import mixes_examples, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data, merged
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import Source
+from pyrobnn.inference import limits
+from pyrobnn.inference.data import Source, check_calls, make_source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.network_checks import check_calls
-from pyrobnn.inference.scales.energy import Energy
-from pyrobnn.inference.scales.gaussian_process import GaussianProcess
-from pyrobnn.inference.scales.noise import Rows
-from pyrobnn.inference.scales.tuned_mode import FirstScales, ModeScore, Search, TunedMode, process_of_outputs
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.inference.scales.fixed_point import Hyperprior, Rows
+from pyrobnn.inference.scales.tuned_mode import (
+    STEPS,
+    Energy,
+    FirstScales,
+    GaussianProcess,
+    ModeScore,
+    Search,
+    TunedMode,
+    output_process,
+)
+from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartRecord
+from pyrobnn.priors.base import as_prior
+from pyrobnn.priors.given import by_site
+from pyrobnn.verdict.baselines import fit_baselines
 
-_LARGEST_NOISE = 1.0
-_SMALLEST_NOISE = 0.05
-"""In units of the spread of the targets."""
-_NOISE_RATIO_OF_STARTS = 0.5
-_PRECISION_RATIO_OF_STARTS = 0.1
-"""Noise, or for labels the factor of precisions, of every other start relative to the one before, where the others
-begin from a Gaussian process."""
+_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05  # in units of the spread of the targets
+_NOISE_RATIO_OF_STARTS, _PRECISION_RATIO_OF_STARTS = 0.5, 0.1  # of a start without a process to the one before it
 _TRIAL_ROUNDS = 3
-_TRIAL_ROUNDS_AT_A_MODE = 2
-"""Of a start that begins at another's mode, after that one's."""
+_TRIAL_ROUNDS_AT_A_MODE = 2  # of a start that begins at another's mode, after that one's
 _STARTS_OF_OTHERS = 2
-_NATS_BEHIND_TO_END = 16.0
-"""None of 26 starts that ended so would have become the best."""
+_NATS_BEHIND_TO_END = 16.0  # none of 26 starts that ended so would have become the best
 _PROGRESS_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
@@ -104,10 +110,7 @@ class Searched:
         return self.starts[self.chosen]
 
     def record(self, likelihoods: Sequence[Any] = ()) -> EvidenceRecord:
-        """Return the record of the starts, with the precision of each site, or of each of its columns, of the best.
-
-        Likelihoods that were compared have one each, in the order of their models.
-        """
+        """Return the record of the starts, with the precision of each site, or column, of the best, and likelihoods."""
         mode = self.best.mode
         rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in mode.prior.by_site().items()}
         precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
@@ -156,7 +159,7 @@ class _Starts:
             mode = TunedMode(*parts, self.search, first=first, records=records, threads=threads, energy=energy)
             self.energies[model] = mode.energy
             volume = float(mode.rows.counts.sum()) * float(self.models[model].source.y_scaler.log_volume())
-            judged = self._judged(mode, range(0 if origin is None else origin.rounds, rounds))
+            judged = self.judged(mode, range(0 if origin is None else origin.rounds, rounds))
             return Start(mode, judged, model, number, volume, rounds, None if origin is None else origin.number)
 
     def _parts(self, number: int) -> tuple[BNN, dict[str, Tensor], Rows]:
@@ -166,10 +169,8 @@ class _Starts:
         check_calls(model, example[0], training=False)
         sites = latent_sites(model, *example)
         if strange := [site.name for site in sites if site.name not in model.site_names]:
-            raise InputError(
-                f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                f"{strange[0]!r} beside its weights: use SVI, or another method."
-            )
+            strange_site = f"the model has the latent site {strange[0]!r}"
+            raise InputError(f"EvidenceFramework tunes normal priors, and {strange_site}: use SVI.")
         check_entries(self.num_data, rival.source.outputs, sum(site.start.numel() for site in sites))
         x, *targets = rival.examples(model)
         unit = 1 / float(rival.source.y_scaler.scale.reshape(-1)[0]) if self.search.are_counts else None
@@ -177,17 +178,13 @@ class _Starts:
 
     @cached_property
     def _process(self) -> GaussianProcess | None:
-        """A Gaussian process of the outputs of the first model, if there is any."""
         if self.search.per != "input" or not self.search.rounds:
             return None
         with self.running(0, 0):
-            return process_of_outputs(*self._parts(0), self.run.seed)
+            return output_process(*self._parts(0), self.run.seed)
 
     def _first_scales(self, model: int, number: int) -> FirstScales:
-        """Return where the scales of a start begin.
-
-        Every other start of the first model begins from a Gaussian process, if there is any.
-        """
+        """Return where the scales of a start begin: every other of the first model from a Gaussian process, if any."""
         if model:
             return FirstScales(_LARGEST_NOISE * _NOISE_RATIO_OF_STARTS**number)
         process = self._process
@@ -200,12 +197,7 @@ class _Starts:
             return FirstScales(_LARGEST_NOISE * less)
         return FirstScales(less if has_labels else 1.0, process)
 
-    def further(self, start: Start) -> Start:
-        """Return a start after its other rounds."""
-        with self.running(start.model, start.number):
-            return start._replace(judged=self._judged(start.mode, range(start.rounds, self.search.rounds)))
-
-    def _judged(self, mode: TunedMode, rounds: range) -> ModeScore:
+    def judged(self, mode: TunedMode, rounds: range) -> ModeScore:
         """Take rounds of a mode, and judge it; its score is -infinity if its numbers did not stay finite."""
         search = self.search
         try:
@@ -215,7 +207,7 @@ class _Starts:
                 mode.to_mode(search.iterations, search.tolerance)
                 mode.tune()
                 self.bar.update()
-                if mode.is_past:
+                if mode.num_past > 1:
                     break
             if rounds.stop < search.rounds:
                 return mode.best
@@ -226,22 +218,12 @@ class _Starts:
             return ModeScore()
 
 
-def tuned_modes(
-    bnn: BNN,
-    source: Source,
-    num_data: int,
-    examples: Callable[[BNN], Batch],
-    *,
-    run: Run,
-    search: Search,
-    others: Sequence[Rival] = (),
-) -> Searched:
-    """Return a mode for each start, with its tuned scales, of a model with normal priors, and of others beside it.
+def tuned_modes(models: Sequence[Rival], num_data: int, *, run: Run, search: Search) -> Searched:
+    """Return a mode for each start, with its tuned scales, of models with normal priors; as many as of one go on.
 
-    `examples` returns the examples in the units and on the device of a model. Of another model that is like the first,
-    two starts begin at the best modes of the first, after its first rounds. As many as a single model has starts go on.
+    Of another model that is like the first, two starts begin at the best modes of the first, after its first rounds.
     """
-    models, rounds = [Rival(bnn, source, examples), *others], search.rounds
+    others, rounds = models[1:], search.rounds
     for rival in models:
         refuse_mixed_examples(rival.bnn.net)
     num = search.starts + len(others) * min(search.starts, _STARTS_OF_OTHERS)
@@ -253,20 +235,152 @@ def tuned_modes(
         origins = sorted(starts, key=lambda start: -start.judged.score)[:_STARTS_OF_OTHERS]
         for model, rival in enumerate(others, 1):
             for number, origin in enumerate(origins):
-                if rival.is_like(models[0]):
-                    starts.append(work.begun(model, number, min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin))
-                else:
-                    starts.append(work.begun(model, number, trials))
+                at_mode = min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin
+                starts.append(work.begun(model, number, *(at_mode if rival.is_like(models[0]) else (trials, None))))
         ahead = sorted((start.score for start in starts), reverse=True)[: search.starts]
         least = max(ahead[0] - _NATS_BEHIND_TO_END, ahead[-1])
         for place, start in enumerate(starts if trials < rounds else []):
             bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-            starts[place] = work.further(start) if start.score >= least else start._replace(has_ended=True)
+            if start.score < least:
+                starts[place] = start._replace(has_ended=True)
+                continue
+            with work.running(start.model, start.number):
+                starts[place] = start._replace(judged=work.judged(start.mode, range(start.rounds, rounds)))
         bar.update(num * rounds - bar.n)
     scores = [start.score for start in starts]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
-            "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
-            "them, or use another network."
+            "EvidenceFramework: no start kept finite numbers: look for extreme values in the data."
         )
     return Searched(starts, int(np.nanargmax(scores)))
+
+
+_MOST_ENTRIES = 2**25  # derivatives of outputs in weights that are held, 256 MiB
+_MOST_STARTS, _SEARCH_ROUNDS, _SEARCH_ITERATIONS, _SEARCH_TOLERANCE = 4, 12, 100, 1e-6
+
+
+class MeasuredModel(NamedTuple):
+    """A model whose open scales are closed where that was possible, and the record of the measurement."""
+
+    bnn: BNN
+    record: EvidenceRecord | None = None
+
+
+def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = False) -> MeasuredModel:
+    """Return the model with measured prior scales and noise in place of "tuned".
+
+    As in `EvidenceFramework`, the scales of largest evidence are sought from several starts, on up to 500 examples. The
+    noise is kept too if these were all examples, or no more than the weights; else the guide trains it from there. A
+    linear model tells the noise of a table where the search would cost too much, or finds less than that model; and it
+    widens noise that too few targets tell. With `starts_there` the network starts at the best mode.
+    """
+    wants = run.start is None and all(method.offer().wants_measured_scales for method in methods)
+    given, likelihood = by_site(bnn.settings["prior"], bnn.site_names), bnn.settings["likelihood"]
+    sites = [name for name, prior in given.items() if as_prior(prior).has_open_scale]
+    numbers, is_free = open_numbers(likelihood, ("tuned",)), any(p.requires_grad for p in bnn.net.parameters())
+    if not wants or not (sites or numbers) or not isinstance(data, Data) or is_free:
+        return MeasuredModel(bnn)
+    data = merged(data, limits.MOST_AT_ONCE)
+    source = make_source(data, bnn, None, seed=run.seed)
+    size = None if mixes_examples(bnn.net) else affordable(bnn, source)
+    keeps_noise = source.num_data <= max(bnn.num_weights, limits.MOST_MEASURED_ROWS if size is None else size[0])
+    linear = _linear(bnn, data) if "scale" in numbers and keeps_noise else None
+    try:
+        searched = None if size is None else _searched(bnn, source, data, size, run)
+    except FloatingPointError:  # the fit itself reports the non-finite values
+        searched, linear = None, None
+    if searched is None and linear is None:
+        return MeasuredModel(bnn)
+    parts: dict[str, Any] = {}
+    start = StartState()
+    best = None if searched is None else searched.best
+    if best is not None and linear is not None:  # as a mean left-out score of a row
+        counts = float(best.mode.rows.counts.sum())
+        best = best if best.record.log_left_out / counts >= linear[1] - limits.LITTLE_GAIN else None
+    if best is not None:
+        mode, judged = best.mode, best.judged
+        precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # one for a site
+        scales = {name: max(float(precisions[name].rsqrt()), limits.SMALLEST_PRIOR_SCALE) for name in sites}
+        if scales:
+            parts["prior"] = given | {n: dataclasses.replace(given[n], scale=scale) for n, scale in scales.items()}
+        if numbers and keeps_noise:
+            found = mode.noise.settings(source.y_scaler)
+            if linear is not None and judged.determined > limits.MOST_DETERMINED * float(mode.rows.counts.sum()):
+                found["scale"] = np.maximum(found["scale"], linear[0]).tolist()
+            parts["likelihood"] = dataclasses.replace(likelihood, **found)
+        start = StartState(
+            mode.bnn.state_at(mode.weights) if starts_there else None,
+            dict(mode.bnn.likelihood.state_dict()) if numbers and not keeps_noise else None,
+        )
+    elif linear is not None:
+        parts["likelihood"] = dataclasses.replace(likelihood, scale=linear[0])
+    with seeded(0, "closed"):
+        record = None if searched is None else searched.record()
+        return MeasuredModel(bnn.fresh(parts, start=start), record)
+
+
+def _linear(bnn: BNN, data: Data) -> tuple[float | list[float], float] | None:
+    """Return the noise of a linear model of a table, and its cross-validated score of a row; None without such."""
+    model = fit_baselines(bnn, data, most_rows=limits.MOST_MEASURED_ROWS).get("linear") if data.x.ndim == 2 else None
+    if model is None:
+        return None
+    noise = model.noise.tolist()
+    return noise[0] if len(noise) == 1 else noise, float(model.cross_validated.log_prob(data.y[model.rows]).mean())
+
+
+def _searched(bnn: BNN, source: Source, data: Data, size: tuple[int, int], run: Run) -> Searched:
+    """Return a search of some rows, of the weights under normal priors; those without an open scale are held."""
+    num_rows, starts = size
+    with seeded(run.seed, "rows"):
+        chosen_rows = torch.randperm(source.num_data) if num_rows < source.num_data else torch.arange(num_rows)
+    rows = chosen_rows[:num_rows].sort().values
+    given = by_site(bnn.settings["prior"], bnn.site_names)
+    normal = {name: as_prior(prior) for name, prior in given.items() if as_prior(prior).is_normal}
+    chosen = {name: prior if name in normal else priors.Normal() for name, prior in given.items()}
+    likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(limits.PRIOR_COUNTS)
+    noise = as_likelihood(likelihood).noise
+    if noise is not None:
+        of_few = Hyperprior.of_real_targets(data[rows].total_weight, data.num_inputs)
+        hyperprior = of_few if of_few.counts else Hyperprior()
+    if noise == "inferred":
+        likelihood = dataclasses.replace(likelihood, scale="tuned")
+    held = [name for name, prior in normal.items() if not prior.has_open_scale]
+    length: dict[str, Any] = {"rounds": _SEARCH_ROUNDS, "iterations": _SEARCH_ITERATIONS, "phase": "search for scales"}
+    ends: dict[str, Any] = {"tolerance": _SEARCH_TOLERANCE, "last_tolerance": _SEARCH_TOLERANCE}
+    search = Search(starts, hyperprior=hyperprior, held=held, **length, **ends)
+
+    def examples(model: BNN) -> Batch:
+        return source.scaled(model, *(values[rows] for values in data.tensors))
+
+    with_normals = bnn.with_parts(prior=chosen, likelihood=likelihood)
+    return tuned_modes([Rival(with_normals, source, examples)], num_rows, run=run, search=search)
+
+
+def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
+    """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
+    size = bnn.num_weights
+    most = min(source.num_data, limits.MOST_MEASURED_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * size))
+    least = min(source.num_data, limits.FEWEST_MEASURED_ROWS)
+    for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
+        if num_rows > most:
+            continue
+        columns, solutions = num_rows * source.outputs, Work()
+        smaller = min(columns, size)
+        solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
+        gradients = work_of_gradient(bnn, source, num_rows).seconds()
+        seconds = _SEARCH_ROUNDS * _SEARCH_ITERATIONS * gradients + _SEARCH_ROUNDS * solutions.seconds()
+        starts = min(_MOST_STARTS, int(limits.MEASURING_SECONDS / seconds))
+        if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
+            return num_rows, starts
+    return None
+
+
+def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
+    """Return the work of a gradient of the outputs of `num_rows` rows."""
+    with seeded(0, "work"):
+        model = bnn.fresh().eval()
+        x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
+        weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
+        with Work() as work:
+            torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    return work

@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature
@@ -21,33 +20,21 @@ from pyrobnn.data.given import as_data
 from pyrobnn.guides.base import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.curve import (
-    Result,
-    assemble,
-    examples,
-    laplace_record,
-    likelihood_curvature,
-    log_likelihood,
-)
+from pyrobnn.inference.laplace import Result, assemble, examples, laplace_record, likelihood_curvature, log_likelihood
 from pyrobnn.inference.scales.fixed_point import PriorScales, groups_of, next_variance, sum_by_group
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 
 Per = Literal["all", "site", "weight"]
-_MOST_ROUNDS = 500
-_MOST_HALVINGS = 10
+_MOST_ROUNDS, _MOST_HALVINGS = 500, 10
 _RELATIVE_TOLERANCE = 1e-7
 _LARGEST_LOG_PRECISION = 25.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evidence:
-    """The log evidence of scales, with the mode and the likelihood's curvature held fixed.
-
-    Scales are log precisions: of the prior of each weight, flat over the sites of the blocks, and of the noise if it is
-    tuned. Curvature, log likelihood and `precision` are those at the present noise, in the units of the model.
-    """
+    """The log evidence of log precisions of weights and tuned noise, with mode and curvature at the present noise."""
 
     point: Point  # the mode
     curvature: Curvature  # of the likelihood
@@ -66,10 +53,6 @@ class Evidence:
         logs = sum_by_group(group, precision.log()) / sum_by_group(group, torch.ones_like(precision))
         return torch.cat([logs, logs.new_tensor([math.log(self.precision)])]) if self.num_targets else logs
 
-    @property
-    def rounding(self) -> float:
-        return torch.finfo(self.point.bnn.like.dtype).eps
-
     def fill(self, logs: Tensor) -> Result:
         """Fill the guide for some scales; return the blocks' content."""
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
@@ -83,7 +66,7 @@ class Evidence:
         self.fill(logs)
         scales, covered = self.scales(logs), self.prior.counted
         determined = covered - scales.precision * self.point.flat(spreads(self.guide)).square().double()
-        ahead = scales.fixed_point(determined, self.squares, 10 * self.rounding).log()
+        ahead = scales.fixed_point(determined, self.squares, 10 * _rounding(self.point)).log()
         if self.num_targets:
             free = self.num_targets - self.power * determined.sum()
             noise = next_variance(free.new_tensor(self._errors / self.precision), free, self.num_targets)
@@ -109,6 +92,10 @@ class Evidence:
         return self.log_likelihood + 0.5 * self.num_targets * math.log(ratio) - 0.5 * (ratio - 1) * self._errors
 
 
+def _rounding(point: Point) -> float:
+    return torch.finfo(point.bnn.like.dtype).eps
+
+
 def spreads(guide: BlockGuide) -> dict[str, Tensor]:
     """Return the standard deviation of each weight by site, 0 for weights that no Gaussian covers."""
     return {name: part for block in guide.gaussian_blocks() for name, part in block.split(block.spread()).items()}
@@ -119,8 +106,7 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
     """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
 
     The log evidence is maximised (type-II maximum likelihood) by MacKay's fixed point, alpha = gamma / sum w^2. The
-    result has the priors N(loc, 1 / alpha); its `record.laplace` has the new log evidence, and `precision`, alpha by
-    site, unless each weight has a precision.
+    result has the priors N(loc, 1 / alpha), and the new log evidence and alpha by site in `record.laplace`.
 
     Args:
         posterior: of a `Laplace` guide with normal priors; it is not changed.
@@ -129,8 +115,7 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
 
     Raises:
-        InputError: a mixture, another guide, a structure or prior without a number per weight as precision, several
-            precisions with a subnetwork, or noise that is not a single Gaussian scale.
+        InputError: a mixture, another guide, structure or prior, or noise that is not a single Gaussian scale.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -154,16 +139,12 @@ def _checked(posterior: Posterior, per: str) -> Laplace:
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
     if not built(posterior.guide).gaussian_blocks() or laplace is None:
-        raise InputError(
-            f"tune_prior takes the posterior of a Laplace guide, this is {type(posterior.guide).__name__}."
-        )
+        raise InputError(f"tune_prior takes the posterior of a Laplace guide, got {type(posterior.guide).__name__}.")
     if per not in get_args(Per):
         raise InputError(f"`per` must be one of {', '.join(get_args(Per))}; got {per!r}.")
     setting = Laplace(**{key: value for key, value in laplace.setting.items() if key != "type"})
     if setting.structure == "low_rank":
-        raise InputError(
-            "tune_prior: the directions of structure='low_rank' depend on the prior: use 'kron', 'diag' or 'full'."
-        )
+        raise InputError("tune_prior: what structure='low_rank' keeps depends on the prior: use 'kron' or 'full'.")
     if per != "all" and setting.subnetwork is not None:
         raise InputError("tune_prior: several precisions would change which weights a subnetwork has: use per='all'.")
     return setting
@@ -181,6 +162,13 @@ def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *
     tuned = {name: weights[name] for name in point.sites}
     prior = PriorScales.of(bnn, tuned, groups_of(tuned, per))
     prior = dataclasses.replace(prior, counted=(point.flat(deviations) > 0).double(), undetermined=None)
+    precision, likelihood = 1.0, bnn.settings["likelihood"]
+    if noise:
+        if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
+            raise InputError(
+                f"`noise=True` tunes a single scale of Gaussian noise, known or learned, not {likelihood!r}."
+            )
+        precision = float(bnn.likelihood.scale.detach().reshape(())) ** -2
     data = examples(source, bnn, setting.batch_size, progress=False)
     even = PriorCurvature({name: torch.ones_like(value) for name, value in tuned.items()})
     curvature = likelihood_curvature(setting, point, even, data)
@@ -192,24 +180,14 @@ def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *
         squares=prior.deviation(tuned).square().double() * prior.counted,
         log_likelihood=log_likelihood(point, data, curvature),
         num_targets=source.total_weight * math.prod(source.head[1].shape[1:]) if noise else 0.0,
-        precision=_noise_precision(bnn, has_latents=bool(others)) if noise else 1.0,
+        precision=precision,
         power=KINDS[setting.curvature].noise_power,
     )
 
 
-def _noise_precision(bnn: BNN, *, has_latents: bool) -> float:
-    likelihood = bnn.settings["likelihood"]
-    if not as_likelihood(likelihood).is_normal or has_latents or bnn.likelihood.scale.numel() != 1:
-        raise InputError(f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}.")
-    return float(bnn.likelihood.scale.detach().reshape(())) ** -2
-
-
 def _fixed_point(evidence: Evidence) -> Tensor:
-    """Return the scales where MacKay's update stands still; a step that lowers the evidence is halved.
-
-    Each update is uphill, but may go too far: with a diagonal covariance, or one precision for each weight.
-    """
-    rounding, logs = evidence.rounding, evidence.start
+    """Return the scales where MacKay's update stands still; a step that goes too far uphill is halved."""
+    rounding, logs = _rounding(evidence.point), evidence.start
     value, ahead = evidence(logs)
     for _ in range(_MOST_ROUNDS):
         step, least = ahead - logs, value - 10 * rounding * abs(value)
@@ -227,7 +205,6 @@ def _fixed_point(evidence: Evidence) -> Tensor:
 
 
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
-    """Return the posterior under other scales, with its record."""
     result, laplace, scales = evidence.fill(logs), posterior.record.laplace, evidence.scales(logs)
     assert laplace is not None  # see `_checked`
     numbers = {}

@@ -11,6 +11,8 @@ from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, described, setting
 from pyrobnn.bnn import BNN
+from pyrobnn.inference.mcmc.chains import Starts
+from pyrobnn.inference.mcmc.mclmc import Microcanonical
 from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
@@ -23,8 +25,7 @@ def _side_by_side(method: Any) -> Any:
     return method
 
 
-Members = Annotated[SideBySide, BeforeValidator(_side_by_side)]
-"""The method of the members of an ensemble."""
+Members = Annotated[SideBySide, BeforeValidator(_side_by_side)]  # the method of the members of an ensemble
 _OF_MEMBER = ("resumable", "wants_measured_scales", "spreads")
 
 
@@ -35,16 +36,14 @@ class Ensemble(BaseMethod[Mixture]):
 
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
     variational posteriors, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Members of a declared network
-    (`MLP(...)`) have starting weights of their own, those of a `torch.nn.Module` all start from its weights. See
-    docs/how-to/ensembles.md.
+    (`MLP(...)`) have starting weights of their own, those of a `torch.nn.Module` all start from its weights.
 
     Attributes:
         method: the method of each member.
         members: K.
         bootstrap: train each member on N examples drawn with replacement (Breiman 1996).
         anchored: centre each member's prior at a draw from the prior (Pearce et al. 2020), which keeps members apart
-            where there are no data. In a linear model MAP members have the exact mean, and the covariance C P^-1 C in
-            place of C, with P of the prior and C of the posterior.
+            where there are no data.
 
     Examples:
         >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
@@ -75,11 +74,8 @@ class Ensemble(BaseMethod[Mixture]):
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         first, *others = [member.guide.state_dict() for member in posteriors]
         if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
-            warn_user(
-                f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
-                "weights, and saw the same batches without noise.",
-                remedy=_UNLIKE,
-            )
+            text = f"The {len(posteriors)} members of the ensemble are identical: they started from the same weights."
+            warn_user(text, remedy=_UNLIKE)
         shared = dataclasses.replace(posteriors[0].record, method=described(self), replicate=None, replicates=None)
         return Mixture(posteriors, seed=run.seed, record=shared)
 
@@ -89,3 +85,50 @@ _UNLIKE = Remedy(
     ("fit.bootstrap=true",),
     "`bootstrap=True`, or pass a function that makes the network, as BNN(lambda: Net()), which starts each member anew",
 )
+
+
+@registry.register
+@setting
+class MILE(Microcanonical):
+    """Microcanonical Langevin ensemble (Sommer et al. 2025): a deep ensemble, and a chain of `MCLMC` from each member.
+
+    A chain that cannot leave the mode of its member keeps its share, whatever the mass of this mode: only chains that
+    agree, by `function_rhat`, come from the posterior.
+
+    Attributes:
+        num_chains: number of members, and of chains.
+        num_draws: draws kept of each chain.
+        warmup: steps before them, as in `MCLMC`.
+        thinning: from one draw kept to the next, as in `MCLMC`.
+        method: the method of each member, as in `Ensemble`. A chain starts at a draw of it: of `Map`, the point.
+
+    Examples:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.MILE(num_chains=3, num_draws=10, warmup=40, method=bnn.SVI(guide="map", steps=20))
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
+        >>> posterior.guide.chains()["0.weight"].shape  # chain, draw, and the shape of the weight
+        torch.Size([3, 10, 5, 1])
+    """
+
+    num_chains: Count = 10
+    num_draws: Count = 100
+    warmup: Count = 10_000
+    thinning: Count | None = None
+    method: Members = SVI(guide="map")
+
+    def __post_init__(self) -> None:
+        self._ensemble()
+
+    def offer(self) -> Offer:
+        return dataclasses.replace(super().offer(), inner=self.method)
+
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        super().check(bnn, data, run)
+        self.method.check(bnn, data, run)
+
+    def starts(self, bnn: BNN, data: Any, run: Run) -> Starts:
+        return self._ensemble().infer(bnn, data, run).members
+
+    def _ensemble(self) -> Ensemble:
+        return Ensemble(self.method, members=self.num_chains)

@@ -13,14 +13,20 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
-from pyrobnn.inference.scales.open_scales import measure
-from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.fits import aligned, fit_side_by_side
+from pyrobnn.inference.scales.search import measure
+from pyrobnn.inference.svi.svi import SVI, aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.checks import complaint
 
-_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
-"""Settings that may differ between replicates; other settings shape the shared graph."""
+_MAY_DIFFER = (
+    "guide",
+    "lr",
+    "schedule",
+    "temperature",
+    "kl_warmup",
+    "eval_every",
+    "tolerance",
+)  # others shape the graph
 
 
 def fit_replicates(
@@ -40,14 +46,13 @@ def fit_replicates(
 ) -> list[Posterior]:
     """Infer several independent posteriors at once, each with the distribution of a single `fit` under another seed.
 
-    Captured, they share a vmapped graph, which makes each fit of a small network cheaper; eagerly, they take steps in
-    turn. The two engines draw different noise of the same distribution.
+    Captured, they share a vmapped graph; eagerly, they take steps in turn, with other noise of the same distribution.
 
     Args:
         bnn: the model, or a list of R models, equal except for numbers such as the prior's scale.
         data: `Data` or a tuple (x, y) for all replicates, or a list of R data sets with the same number of examples.
-        method: the method, or a list of R methods, which may differ in guide settings, learning
-            rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
+        method: the method, or a list of R, which may differ in `guide`, `lr`, `schedule`, `temperature`, `kl_warmup`,
+            `eval_every` and `tolerance`.
         seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed if a list is given.
         bootstrap: train each on N examples, drawn from its data with replacement; units still follow from all data.
@@ -99,7 +104,15 @@ def replicates_in_silence(
 ) -> list[Posterior]:
     """Do the work of `fit_replicates`."""
     methods = method if isinstance(method, list) else [method]
-    _check_methods(methods)
+    first = methods[0]
+    if wrong := [one for one in methods if not isinstance(one, SVI) or type(one) is not type(first)]:
+        raise InputError(f"Replicates run SVI(...), or IVON(...), side by side, got {wrong[0]!r}.")
+    if any(one.patience is not None for one in methods):
+        raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
+    for name in (field.name for field in dataclasses.fields(first) if field.name not in _MAY_DIFFER):
+        if any(getattr(one, name) != getattr(first, name) for one in methods):
+            differ = ", ".join(_MAY_DIFFER)
+            raise InputError(f"The methods of replicates must agree in `{name}`; they may differ in {differ}.")
     is_one = not (isinstance(bnn, list) or isinstance(data, list))
     pairs = [(bnn, data)] if is_one else [*zip(*aligned(replicates, bnn, data), strict=True)]
     closed = [measure(model, rows, run, *methods) for model, rows in pairs]
@@ -108,17 +121,3 @@ def replicates_in_silence(
     for (model, _), found, posterior in zip(itertools.cycle(pairs), itertools.cycle(closed), posteriors):
         run.note(posterior, model.settings["likelihood"], found.record)
     return posteriors
-
-
-def _check_methods(methods: list[SVI]) -> None:
-    first = methods[0]
-    for method in methods:
-        if not isinstance(method, SVI) or type(method) is not type(first):
-            raise InputError(f"Replicates run SVI(...), or IVON(...), side by side, got {method!r}.")
-    if any(method.patience is not None for method in methods):
-        raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
-    for field in dataclasses.fields(first):
-        if field.name not in _MAY_DIFFER and any(getattr(m, field.name) != getattr(first, field.name) for m in methods):
-            raise InputError(
-                f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
-            )

@@ -24,8 +24,7 @@ from pyrobnn.data.loader import Loader
 from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.fits import own_storage, resampled
+from pyrobnn.inference.svi.svi import SVI, own_storage, resampled
 from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import Stop
@@ -34,11 +33,9 @@ from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
 _WINDOW, _APART = 50, 5  # steps over which weights are averaged, and at most so many apart
-_PARTS, _USUAL_BATCH = (4, 10), 100
-"""Batches have a quarter of few examples, a tenth of many: their gradients are then noise of nearly constant size."""
+_PARTS, _USUAL_BATCH = (4, 10), 100  # batches have a quarter of few examples, a tenth of many
 _MOST_LOOKED_AT = 1000
-_STABLE = 0.2
-"""Learning rate times the largest curvature of the mean loss, at most; above it mini-batches differ in curvature."""
+_STABLE = 0.2  # learning rate times the largest curvature of the mean loss, at most
 
 
 @registry.register
@@ -50,15 +47,13 @@ class SWAG(BaseMethod[Posterior]):
     the last R deviate by D from their running mean. Then q(w) = N(m, s (diag(v) / 2 + D D^T / (2 (R - 1)))), a
     `LowRank` guide. Means over T steps of independent batches have the covariance of the posterior by (N - B) / (T B),
     1 / s, if rate and momentum move the path through a mode in less (Mandt, Hoffman & Blei 2017, sec. 5). Directions
-    that the data leave to the prior stay too narrow. A DataLoader must draw with replacement: the noise of batches that
-    share an epoch cancels. With a given `lr` and batches of all data the path ends in a point. See
-    docs/how-to/ensembles.md.
+    that the data leave to the prior stay too narrow. A DataLoader must draw with replacement.
 
     Attributes:
         method: the method for the mode; its guide must be "map".
-        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
-            for 1 - momentum, at most 0.2, over the largest curvature at the mode. Mini-batches then have a quarter of
-            the examples, of more than 400 at least 100 and a tenth, unless the method sets `batch_size`.
+        lr: learning rate of SGD on the mean loss of an example, as in the paper. None for 1 - momentum, at most 0.2,
+            over the largest curvature at the mode. Mini-batches then have a quarter of the examples, of more than 400
+            at least 100 and a tenth, unless the method sets `batch_size`.
         momentum: momentum of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -84,20 +79,14 @@ class SWAG(BaseMethod[Posterior]):
         if self.method.patience is not None:
             raise InputError("SWAG: the mode takes a fixed number of steps: leave `patience` out of the method.")
         if self.steps // self.every < self.rank:
-            raise InputError(
-                f"SWAG: {self.steps} steps with weights collected every {self.every} give {self.steps // self.every} "
-                f"of them, fewer than the rank {self.rank}: take more steps, collect more often, or lower the rank."
-            )
+            found = f"{self.steps} steps with weights collected every {self.every} give {self.steps // self.every}"
+            raise InputError(f"SWAG: {found} of them, fewer than the rank {self.rank}: take more steps.")
 
     def offer(self) -> Offer:
         return Offer(inner=self.method, wants_measured_scales=self.method.ends_by_itself, spreads=True)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Fit a posterior.
-
-        Raises:
-            FloatingPointError: the path of SGD left the mode.
-        """
+        """Fit a posterior; a FloatingPointError tells where the path of SGD left the mode."""
         posterior = self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
         posterior.note(replicate=None, replicates=None)
         return posterior
@@ -109,7 +98,14 @@ class SWAG(BaseMethod[Posterior]):
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
         paths = self._walk(modes, [dataclasses.replace(source, independent=True) for source in sources], run)
         seconds = run.seconds
-        return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
+        posteriors, record = [], to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
+        for mode, path in zip(modes, paths, strict=True):
+            with seeded(mode.seed, "swag"), fast_pyro():
+                guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
+            path.write_into(guide)
+            posteriors.append(mode.with_fields(guide=guide))
+            posteriors[-1].note(method=record, seconds=seconds)
+        return posteriors
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return the weights collected from each."""
@@ -130,10 +126,8 @@ class SWAG(BaseMethod[Posterior]):
             try:
                 train(fits, dataclasses.replace(run, callbacks=[collect]), Stop(), block=apart)
             except FloatingPointError as error:
-                raise FloatingPointError(
-                    f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
-                    f"the smaller the rate must be; try {lr / 10:g}. {error}"
-                ) from error
+                text = f"SWAG left the mode in its steps of SGD, with lr={lr:g}: try {lr / 10:g}. {error}"
+                raise FloatingPointError(text) from error
         for mode in modes:
             own_storage(mode)
         return paths
@@ -146,32 +140,13 @@ class SWAG(BaseMethod[Posterior]):
                 quarter, tenth = (sources[0].num_data // parts for parts in _PARTS)
                 batch_size = max(1, min(quarter, max(tenth, _USUAL_BATCH)))
             lr = min(_rate(*parts, self.momentum) for parts in zip(modes, sources, strict=True))
-        walk = dataclasses.replace(
-            self.method,
-            steps=self.steps,
-            epochs=None,
-            batch_size=batch_size,
-            lr=lr / sources[0].total_weight,
-            optimizer=Optimizer("sgd", {"momentum": self.momentum}),
-            schedule=None,
-            kl_warmup=0,
-        )
-        return walk, lr
-
-    def _posterior(self, mode: Posterior, path: "_Path", seconds: float) -> Posterior:
-        with seeded(mode.seed, "swag"), fast_pyro():
-            guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
-        path.write_into(guide)
-        method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
-        (posterior := mode.with_fields(guide=guide)).note(method=method, seconds=seconds)
-        return posterior
+        sgd = Optimizer("sgd", {"momentum": self.momentum})
+        walk = dataclasses.replace(self.method, steps=self.steps, epochs=None, batch_size=batch_size, kl_warmup=0)
+        return dataclasses.replace(walk, lr=lr / sources[0].total_weight, optimizer=sgd, schedule=None), lr
 
 
 class _Path:
-    """Running moments of collected weights (D,), in float64, and the last R deviations from the running mean.
-
-    The weights are means over a window of steps; `factor` brings their covariance to that of the posterior.
-    """
+    """Running moments, in float64, of means of weights (D,) over a window of steps, and their last R deviations."""
 
     def __init__(self, rank: int, width: int, factor: float) -> None:
         self._rank, self._width, self._factor = rank, width, factor

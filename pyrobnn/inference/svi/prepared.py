@@ -17,13 +17,11 @@ from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide, rate_factors
 from pyrobnn.guides.given import noise_of
-from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.curve import complete
-from pyrobnn.inference.network_checks import SHOWN
+from pyrobnn.inference.capture.objective import ELBO, WeightLatents
+from pyrobnn.inference.data import SHOWN, Source, make_source
+from pyrobnn.inference.laplace import complete
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.elbo import ELBO, WeightLatents
-from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record
-from pyrobnn.inference.training.state import StochasticMethod
+from pyrobnn.inference.training.state import BuiltParts, StochasticMethod, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.scale_mixture import tabulate
 
@@ -37,11 +35,8 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
     The loop, its optimiser, rates, batches and length are yours; the module goes where modules go: Lightning,
-    accelerate, DistributedDataParallel, autocast. See docs/how-to/own-loop.md.
-
-    What the method leaves open is chosen as in a fit of given `steps`: "tuned" priors are "he", "tuned" noise is
-    trained with the guide, the noise of a guide is shared, and kl="auto" is "mc". So the same seed, batches and
-    optimiser lead to the same posterior as `fit`.
+    accelerate, DistributedDataParallel, autocast. What the method leaves open is chosen as in a fit of given `steps`,
+    so that the same seed, batches and optimiser lead to the same posterior.
 
     Args:
         bnn: the model, which is copied, with its device and precision.
@@ -49,15 +44,13 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
         num_data: N, the number of training examples. The log-likelihood of a batch of B counts N / B times.
         like: a batch as the loop will have them: (x, y), where several inputs are a mapping or a tuple, a longer tuple
             with the targets last, or a mapping with `labels`. Batches are in the units of the network, unless the model
-            has units, or `like` is `Data(x, y, standardize=True)`, which sets them: the loss and predictions then take
-            original units.
+            has units, or `like` is `Data(x, y, standardize=True)`, which sets them.
         seed: seed of the starting values, and of the posterior's draws; 0 if left out. The loss draws from torch's
-            global generator, as dropout does: `torch.manual_seed` makes a loop reproducible.
+            global generator: `torch.manual_seed` makes a loop reproducible.
         start: a posterior to go on from, as in `fit`.
 
     Raises:
-        InputError: a method other than `SVI`, or with settings that belong to the loop; parts, batch or posterior that
-            do not go together.
+        InputError: settings that belong to the loop; parts, batch or posterior that do not go together.
 
     Examples:
         >>> x, y = bnn.datasets.sinusoid(64).tensors
@@ -71,7 +64,12 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
         >>> fit.posterior().predict([[0.0], [0.5]]).mean.shape
         torch.Size([2])
     """
-    _check_method(method)
+    if type(method) is not SVI:
+        text = f"A loop of your own follows the gradient of the ELBO, as SVI(guide=...) does, got {method!r}: use fit."
+        raise InputError(text, page=_PAGE)
+    usual, names = SVI(), [field.name for field in dataclasses.fields(SVI) if field.name not in _OBJECTIVE]
+    if given := ", ".join(f"`{name}`" for name in names if getattr(method, name) != getattr(usual, name)):
+        raise InputError(f"SVI: {given} belongs to the loop, which is yours here: leave it out.", page=_PAGE)
     check_count(num_data, "num_data")
     bnn = bnn if start is None else model_of(start, bnn)
     data = like if isinstance(like, Data) else Data(*checked_batch(like))
@@ -81,9 +79,10 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
         raise InputError(f"`num_data` must count all training examples, got {num_data}, and `like` has {len(data)}.")
     source = dataclasses.replace(make_source(data, bnn, None, seed=seed), num_data=num_data)
     parts = _built(bnn, dataclasses.replace(method, steps=1), source, seed, earlier=start)
-    some = data[:SHOWN]
+    some, table = data[:SHOWN], described(method)
+    is_table = isinstance(table, dict)
     record: dict[str, Any] = dict(
-        method=_described(method),
+        method={name: table[name] for name in table if name in ("type", *_OBJECTIVE)} if is_table else table,
         batch_size=len(data),
         noise=noise_of(parts.method.guide),
         kl=parts.method.kl,
@@ -101,34 +100,11 @@ def _built(
         return build_parts(bnn, method, source, seed, str(bnn.like.device), earlier=earlier)
 
 
-def _check_method(method: Any) -> None:
-    if type(method) is not SVI:
-        raise InputError(
-            f"A loop of your own follows the gradient of the ELBO, as SVI(guide=...) does, got {method!r}: use fit for "
-            "other methods.",
-            page=_PAGE,
-        )
-    usual = SVI()
-    names = [field.name for field in dataclasses.fields(SVI) if field.name not in _OBJECTIVE]
-    given = [name for name in names if getattr(method, name) != getattr(usual, name)]
-    if given:
-        raise InputError(
-            f"SVI: {', '.join(f'`{name}`' for name in given)} belongs to the loop, which is yours here: leave it out.",
-            page=_PAGE,
-        )
-
-
-def _described(method: SVI) -> Any:
-    """Return the method as a table without the settings that belong to the loop."""
-    table = described(method)
-    return {name: table[name] for name in table if name in ("type", *_OBJECTIVE)} if isinstance(table, dict) else table
-
-
 class PreparedFit(nn.Module):
-    """A model and its guide in the training loop of a caller, as `prepare` returns it.
+    """A model and its guide in the training loop of a caller, as `prepare` returns it, in training mode.
 
     Its parameters are those of the guide and the learned ones of likelihood, prior and network. Its state has all that
-    a loop needs to resume, beside that of the optimiser. It begins in training mode.
+    a loop needs to resume, beside that of the optimiser.
 
     Attributes:
         bnn: the model in training.
@@ -154,10 +130,8 @@ class PreparedFit(nn.Module):
     def loss(self, batch: Any) -> Tensor:
         """Return minus the ELBO of all data per example, as a batch estimates it, in nats.
 
-        -(N / B sum_b log p(y_b | x_b, w) - temperature KL(q || p)) / N, for draws w of the guide. The division by N
-        makes learning rates and bounds on gradients independent of the number of examples: `SVI` has N times this
-        gradient. The mean over batches of equal size is the loss of all their examples. Under autocast the network
-        alone computes in half precision.
+        -(N / B sum_b log p(y_b | x_b, w) - temperature KL(q || p)) / N, for draws w of the guide; `SVI` has N times
+        this gradient. Under autocast the network alone computes in half precision.
 
         Args:
             batch: as `like` in `prepare`, on any device.
@@ -178,10 +152,8 @@ class PreparedFit(nn.Module):
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return the trained parameters in groups for an optimiser, with the rates that `SVI` gives them.
 
-        The factor of a `full_rank` or `low_rank` guide takes smaller steps; other guides have a single group.
-
         Args:
-            lr: learning rate of the other parameters.
+            lr: learning rate of all but the factor of a `full_rank` or `low_rank` guide, which takes smaller steps.
         """
         factors = {f"guide.{name}": factor for name, factor in rate_factors(self.guide).items()}
         members: dict[float, list[Tensor]] = {}
@@ -193,8 +165,6 @@ class PreparedFit(nn.Module):
     @under(gradients)
     def posterior(self, data: Any = None) -> Posterior:
         """Return the posterior as it is now: a copy, which later steps do not change.
-
-        Its record says that the loop was yours. `pyrobnn.diagnose` measures whether further steps would gain.
 
         Args:
             data: all training data, as for `fit`: needed by the guide `Laplace` alone, for the curvature at the mode.
@@ -216,14 +186,9 @@ class PreparedFit(nn.Module):
     def _all(self, data: Any, bnn: BNN) -> Source:
         """Return the source of all data, in the units of the fit."""
         if data is None:
-            raise InputError(
-                "Laplace takes the curvature at the mode from all training data: pass them, fit.posterior(data).",
-                page=_PAGE,
-            )
+            text = "Laplace takes the curvature at the mode from all training data: pass them, fit.posterior(data)."
+            raise InputError(text, page=_PAGE)
         source = make_source(as_data(data), bnn, None, seed=self._seed)
         if source.num_data != self.num_data:
-            raise InputError(
-                f"`data` must be all {self.num_data} training examples, got {source.num_data}: pass all, or another "
-                "`num_data` to prepare."
-            )
+            raise InputError(f"`data` must be all {self.num_data} training examples, got {source.num_data}: pass all.")
         return dataclasses.replace(source, x_scaler=self._source.x_scaler, y_scaler=self._source.y_scaler)

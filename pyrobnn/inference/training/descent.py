@@ -19,18 +19,16 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import limits
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.data import check_calls
 from pyrobnn.inference.method import Progress, Run
-from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
 
-_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
-"""Settings that ask for steps of another kind where they are given."""
+_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")  # ask for steps
 _LBFGS_ITERATIONS = 1000
-_ADAM_STEPS = (500, 1000, 2000)
-_LEAST_GAIN_OF_ADAM = 0.1
-"""In tolerances; the steps are those of the first cycle, the second and others."""
+_ADAM_STEPS = (500, 1000, 2000)  # of the first cycle, the second and others
+_LEAST_GAIN_OF_ADAM = 0.1  # in tolerances
 _PRODUCTS_OF_A_QUICK_PASS = 20_000_000
 _ADAM_STEPS_OF_SLOW_PASSES = 100
 _PROGRESS_FORM = "{desc}: {n_fmt} steps [{elapsed}, {rate_fmt}{postfix}]"
@@ -42,15 +40,11 @@ def why_steps(asked: Sequence[Asked], run: Run) -> str | None:
     """Return why fits of modes take steps; None where L-BFGS seeks the modes."""
     if run.callbacks and len(asked) > 1:
         return "callbacks see several fits at once"
-    reasons = (_against_lbfgs(fit, run) for fit in asked)
-    return next((reason for reason in reasons if reason is not None), None)
+    return next(filter(None, (_against_lbfgs(fit, run) for fit in asked)), None)
 
 
 def _against_lbfgs(fit: Asked, run: Run) -> str | None:
-    """Return why a mode is sought by steps; None where L-BFGS seeks it.
-
-    A learned noise or prior scale has no finite mode, and is left to early steps.
-    """
+    """A learned noise or prior scale has no finite mode, and is left to early steps."""
     method, source = fit.method, fit.source
     usual = {field.name: field.default for field in dataclasses.fields(method)}
     given = [name for name in _STOCHASTIC if getattr(method, name) != usual[name]]
@@ -79,15 +73,13 @@ def _is_certain(fit: Asked, run: Run) -> bool:
     with seeded(run.seed, "descent"), torch.no_grad():
         model, example = fit.source.fresh_model(fit.bnn, run.device)
         check_calls(model, example[0], training=True)
-        if model.moving or {site.name for site in latent_sites(model, *example)} != set(model.site_names):
+        has_others = {site.name for site in latent_sites(model, *example)} != set(model.site_names)
+        if model.moving or has_others or len(example[0]) < 2:
             return False
         weights = model.initial_values
-        x = example[0]
-        if len(x) < 2:
-            return False
         model.train()
         before, has_drawn = [value.clone() for value in model.buffers()], mark()
-        model.outputs(weights, x)
+        model.outputs(weights, example[0])
         return all(map(torch.equal, before, model.buffers())) and not has_drawn()
 
 
@@ -99,7 +91,7 @@ def descend(fits: Sequence[TrainingState], run: Run, stop: Stop) -> list[Ended]:
     """Move each fit to its mode, one after the other, and return how they ended.
 
     A cycle is L-BFGS, which stops at kinks, and steps of Adam, taken back if they gain nothing that matters. A fit has
-    converged when a cycle gains less than the tolerance. `NotFinite` is raised where a number is not finite.
+    converged when a cycle gains less than the tolerance.
     """
     ended = []
     with progress_bar(shown=run.progress, desc="training", bar_format=_PROGRESS_FORM) as bar:
@@ -117,9 +109,8 @@ class _Descent:
         self._fit, self._run, self._bar, self._stop = fit, run, bar, stop
         self._batch, self._weight = next(fit.batches), fit.method.temperature
         self._objective = Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl="mc")
-        self._tensors: dict[str, Tensor] = {
-            name: p for name, p in self._objective.named_parameters() if p.requires_grad
-        }
+        named = self._objective.named_parameters()
+        self._tensors: dict[str, Tensor] = {name: p for name, p in named if p.requires_grad}
         recorded = None if run.engine == "eager" else recorded_slope(self._losses, self._tensors)
         self._evaluate = self._eager if recorded is None else recorded
         used = "eager" if recorded is None else "captured"
@@ -132,7 +123,9 @@ class _Descent:
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._fit.tolerance):
             most = min(_LBFGS_ITERATIONS, self._left)
             descend_in_place(self._slope, values, after=self._look, maxiter=most, **_LIMITS)
-            self._anneal(min(self._adam_steps(len(ends)), self._left))
+            products = len(self._batch[0]) * sum(value.numel() for value in values)
+            is_quick = products <= _PRODUCTS_OF_A_QUICK_PASS
+            self._anneal(min(_ADAM_STEPS[min(len(ends), 2)] if is_quick else _ADAM_STEPS_OF_SLOW_PASSES, self._left))
             self._slope()
             ends.append(len(self._seen))
             elbos.append(-float(self._terms.sum()))
@@ -142,26 +135,20 @@ class _Descent:
         converged = gain is not None and gain < self._fit.tolerance and self._left > 0
         if converged:
             polish_in_place(self._slope, values)
-        tolerance, elbo = self._fit.tolerance, elbos[-1]
-        end = Convergence(
-            converged=converged, elbo=elbo, elbo_error=0.0, gain=gain, tolerance=tolerance, cycle_ends=ends
-        )
+        seen: dict[str, Any] = {"elbo": elbos[-1], "elbo_error": 0.0, "gain": gain, "cycle_ends": ends}
+        end = Convergence(converged=converged, tolerance=self._fit.tolerance, **seen)
         terms = torch.stack(self._seen or [self._terms]).numpy()
         history = History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine)
+        by, why = self._stop.by or "steps", f"not converged within max_steps={self._fit.method.max_steps}"
         if gain is not None and converged:
-            gained = f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
-            return Ended(history, "convergence", gained, end)
-        if self._stop.by is not None:
-            return Ended(history, self._stop.by, self._stop.reason(len(self._seen)), end)
-        return Ended(history, "steps", f"not converged within max_steps={self._fit.method.max_steps}", end)
+            by, why = "convergence", f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam as well"
+        elif self._stop.by is not None:
+            why = self._stop.reason(len(self._seen))
+        return Ended(history, by, why, end)
 
     @property
     def _left(self) -> int:
         return 0 if self._stop.by is not None else self._fit.method.max_steps - len(self._seen)
-
-    def _adam_steps(self, cycle: int) -> int:
-        products = len(self._batch[0]) * sum(value.numel() for value in self._tensors.values())
-        return _ADAM_STEPS[min(cycle, 2)] if products <= _PRODUCTS_OF_A_QUICK_PASS else _ADAM_STEPS_OF_SLOW_PASSES
 
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""

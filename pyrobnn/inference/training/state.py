@@ -1,36 +1,42 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
+import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import BeforeValidator, Field
+from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from pyrobnn import guides
+from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
-from pyrobnn._core.settings import Count, Positive, setting
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import Count, Positive, described, setting
+from pyrobnn._torch.inputs import X, tensors_of
+from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, StateDict
-from pyrobnn.guides.base import rate_factors
-from pyrobnn.guides.divergence import KL
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import NoiseSharing, as_guide, built, rate_factors
+from pyrobnn.guides.divergence import DIVERGENCES, KL
+from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import limits
-from pyrobnn.inference.data import Source
-from pyrobnn.inference.training.elbo import ELBO, WeightLatents
-from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
+from pyrobnn.inference.capture.objective import ELBO, WeightLatents, check_divergence, choose_kl
+from pyrobnn.inference.data import Source, check_calls
+from pyrobnn.inference.laplace import checked_setting
+from pyrobnn.nets import is_custom
+from pyrobnn.optimizers import Schedule, resolve_optimizer, resolve_schedule
+from pyrobnn.posterior.posterior import Posterior, latent_names
+from pyrobnn.priors.given import by_site
 from pyrobnn.priors.scale_mixture import tabulate
-
-
-class Length(NamedTuple):
-    """Numbers of optimiser steps of a fit."""
-
-    most: int  # the fit never takes more
-    cycle: int  # steps of the schedule; of its first cycle where the fit ends by itself
 
 
 @setting
@@ -65,18 +71,13 @@ class StochasticMethod:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the length is automatic."""
         return self.steps is None and self.epochs is None
 
-    def length(self, batches_per_epoch: int) -> Length:
-        """Return the numbers of steps of a fit, for an epoch of that many batches."""
-        if not self.ends_by_itself:
-            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
-            return Length(steps, steps)  # type: ignore[arg-type]
-        return Length(self.max_steps, min(self.max_steps, limits.FIRST_CYCLE))
+    def most_steps(self, batches_per_epoch: int) -> int:
+        """Return the number of steps that a fit never exceeds, for an epoch of that many batches."""
+        return self.steps or (self.max_steps if self.epochs is None else self.epochs * batches_per_epoch)
 
     def tolerance_for(self, num_data: int) -> float:
-        """Return the tolerance for that many examples."""
         if self.tolerance is not None:
             return self.tolerance
         return max(limits.SMALLEST_TOLERANCE, limits.TOLERANCE * num_data * min(1, num_data / limits.QUICK_FIT))
@@ -115,8 +116,8 @@ class TrainingState:
     """A fit in progress, which another engine may move on in its place.
 
     The seed orders the batches. The example is a row of data, to run model and guide with. `moved` are the parameters
-    that have a gradient in a step. `cycle_factor` is another factor on the rate: 0 while a fit measures.
-    `reach` is the sum of the rates of the schedule so far, as far as Adam can move a parameter.
+    that have a gradient in a step. `cycle_factor` is another factor on the rate: 0 while a fit measures. `reach` is the
+    sum of the rates of the schedule so far, as far as Adam can move a parameter.
     """
 
     def __init__(
@@ -127,14 +128,15 @@ class TrainingState:
             tabulate(bnn)
         self.bnn, self.guide, self.method, self.example = bnn, guide, method, example
         self.batches, self.num_data = source.batches(bnn, method.batch_size, seed), source.num_data
-        self.length = method.length(source.batches_per_epoch(method.batch_size))
+        self.most_steps = method.most_steps(source.batches_per_epoch(method.batch_size))
         self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
         self.group = self.optimizer.param_groups[0]
         self.first_settings = {k: v for k, v in self.group.items() if k not in ("params", "initial_lr")}
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = ELBO(method.kl, method.num_particles)
-        self.schedule_steps, self._schedule_start = self.length.cycle, 0
+        first_cycle = limits.FIRST_CYCLE if method.ends_by_itself else self.most_steps
+        self.schedule_steps, self._schedule_start = min(self.most_steps, first_cycle), 0
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
@@ -179,7 +181,6 @@ class TrainingState:
         return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return log-likelihood and KL for a batch, (2,), without gradients."""
         with torch.no_grad(), WeightLatents(self.method.temperature):
             self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
         return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
@@ -193,8 +194,7 @@ class TrainingState:
                 self._move_on()
         return factors
 
-    def follow(self, move: "Move") -> None:
-        """Do what the rule that watches the fit asks for."""
+    def follow(self, move: Move) -> None:
         if move.values is not None:
             put_values(self.parameters, move.values)
         self.cycle_factor = move.rate
@@ -208,7 +208,6 @@ class TrainingState:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the next step."""
         return float(self.group["lr"]) * self.cycle_factor
 
     def _move_on(self) -> None:
@@ -231,13 +230,12 @@ class TrainingState:
 
     def state(self) -> StateDict:
         """Return everything that the next steps depend on, apart from random states; tensors are shared."""
-        memories = [self.optimizer.state.get(p, {}) for p in self.parameters]
         return {
             "done": self.done,
             "schedule": [self.schedule_steps, self._schedule_start],
             "cycle_factor": self.cycle_factor,
             "trained": dict(self.trained.state_dict()),
-            "memories": [dict(memory) for memory in memories],
+            "memories": [dict(self.optimizer.state.get(p, {})) for p in self.parameters],
             "with_gradient": [i for i, p in enumerate(self.parameters) if any(p is other for other in self.moved)],
             "batches": self.batches.state(),
         }
@@ -288,3 +286,188 @@ def put_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for parameter, value in zip(parameters, values, strict=True):
             parameter.copy_(value)
+
+
+_PAGE = "how-to/own-loop"
+
+
+class BuiltParts(NamedTuple):
+    """Model and guide, built for the data, and the method with all that it leaves open resolved."""
+
+    bnn: BNN
+    guide: PyroModule
+    method: StochasticMethod
+    example: tuple[X, Tensor]
+
+
+def build_parts(
+    bnn: BNN, method: StochasticMethod, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+) -> BuiltParts:
+    """Return a copy of the model, and its guide, untrained or as an earlier posterior has them."""
+    model, example = source.fresh_model(bnn, device)
+    check_calls(model, example[0], training=True)
+    if isinstance(source.data, Data):
+        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
+            for part in tensors_of(values):
+                check_range(part, name)
+    if as_guide(method.guide).curvature is not None:  # what it cannot be taken of at the end is refused now
+        if method.temperature != 1:
+            raise InputError(f"Laplace is of the posterior itself, got temperature={method.temperature}: leave it out.")
+        checked_setting(method.guide, model, example, latent_sites(model, *example))
+        source.check_pass()
+    resolved = _resolved(method, model, source, seed)
+    guide = _built_guide(resolved.guide, model, example, source)
+    if earlier is not None:
+        go_on(earlier, model, guide, method.guide)
+    if method.kl == "auto":
+        with seeded(seed, "kl"):
+            kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
+        resolved = dataclasses.replace(resolved, kl=kl)
+    if not named_parameters(model, guide):
+        raise InputError("There is nothing to optimise: model and guide have no parameters.")
+    if resolved.kl in DIVERGENCES:
+        check_divergence(model, guide, resolved.guide, resolved.kl, example)
+    return BuiltParts(model, guide, resolved, example)
+
+
+def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> PyroModule:
+    """Build a guide that can be trained and draws every latent site."""
+    shown = source.shown.to(model.like.device)
+    with model.without_network(shown):
+        guide: PyroModule = setting.build(model, *example).to(example[0].device)
+    if not built(guide).trainable:
+        raise InputError(f"{type(setting).__name__} has nothing to train: use a guide such as guides.Laplace().")
+    with model.without_network(shown), torch.no_grad(), poutine.block():
+        drawn = latent_names(poutine.trace(guide).get_trace(*example))
+        missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
+    if missing:
+        raise InputError(f"The guide {setting!r} does not draw {', '.join(missing)}: it must cover every latent site.")
+    return guide
+
+
+def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -> StochasticMethod:
+    """Return the method with what it leaves open, but the KL, which depends on the built guide."""
+    if not method.ends_by_itself:
+        is_open = leaves_noise_open(method.guide)
+        guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
+        return dataclasses.replace(method, guide=guide)
+    guide = narrowed(method.guide)
+    if leaves_noise_open(guide):
+        guide = _with_least_noise(guide, model, source, source.batch_size(method.batch_size), seed)
+    schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
+    return dataclasses.replace(method, guide=guide, schedule=schedule)
+
+
+def _with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
+    """Return the guide with "local" noise if exact, else "flipout" if each step sees all data, else "shared"."""
+    with seeded(seed, "noise"), torch.no_grad():
+        example = source.example(bnn)
+        notes = {name: _Notes(value.detach().clone()) for name, value in bnn.initial_values.items()}
+        names = [site.name for site in latent_sites(bnn, *example)]
+        try:
+            bnn.perturbed_outputs({name: attach(noted.value, noted) for name, noted in notes.items()}, example[0])
+        except InputError:  # of a weight that layers share
+            notes = {}
+
+    def choose(covered: Sequence[str]) -> NoiseSharing:
+        calls = [call for name in covered if name in notes for call in notes[name].calls]
+        if any(is_plain for is_plain, _ in calls) and not any(is_again for _, is_again in calls):
+            return "local"
+        return "flipout" if calls and batch_size >= source.num_data else "shared"
+
+    return with_noise_chosen(guide, names, choose)
+
+
+class _Notes:
+    """A perturbation that changes nothing and notes calls of its weight: on rows (B, units), and again in a pass."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.calls = value, list[tuple[bool, bool]]()
+
+    def outputs(self, layer: Layer) -> Tensor:
+        result = layer.function(layer.x, self.value, layer.bias)
+        self.calls.append((layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
+        layer.memory["seen"] = result
+        return result
+
+
+def start(
+    bnn: BNN, method: StochasticMethod, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+) -> tuple[Posterior, TrainingState]:
+    """Return the posterior before its first step, and the fit that trains it; `seed` orders the mini-batches, too."""
+    model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
+    posterior = source.posterior(model, guide, example, seed=seed, outputs=source.shown.to(model.like.device))
+    return posterior, TrainingState(model, guide, method, source, example, seed=derive(seed, "batches"))
+
+
+def model_of(start: Any, bnn: BNN) -> BNN:
+    """Return the model of a posterior to go on from, with its scales and in its units."""
+    if not isinstance(start, Posterior):
+        text = f"`start` must be a Posterior, got {type(start).__name__}; of a Mixture, pass one of its `members`."
+        raise InputError(text, page=_PAGE)
+    difference = next(_differences(bnn, start.bnn), None)
+    if difference is not None:
+        text = f"`start` is a posterior of another model: {difference}. Pass its model, `posterior.bnn`."
+        raise InputError(text, page=_PAGE)
+    model = start.bnn.fresh()
+    model.units = (start.x_scaler, start.y_scaler)
+    return model
+
+
+def _differences(here: BNN, there: BNN) -> Iterator[str]:
+    net = here.settings["net"]
+    if is_custom(net):
+        yield from _of_modules(here.net, there.net)
+    elif not _agrees(net, there.settings["net"]):
+        yield f"its network is {there.settings['net']!r}, not {net!r}"
+    ours, theirs = (by_site(model.settings["prior"], model.site_names) for model in (here, there))
+    if ours.keys() != theirs.keys():
+        yield f"it infers {', '.join(there.site_names)}"
+    pairs = {f"prior of {name!r}": (ours[name], theirs[name]) for name in theirs if name in ours}
+    pairs["likelihood"] = here.settings["likelihood"], there.settings["likelihood"]
+    yield from (f"its {part} is {b!r}, not {a!r}" for part, (a, b) in pairs.items() if not _agrees(a, b))
+
+
+def _agrees(here: Any, there: Any) -> bool:
+    """Return whether a part is that of a posterior, whose fit may have measured the scales that are open here."""
+    mine, theirs = described(here), described(there)
+    if not (isinstance(mine, dict) and isinstance(theirs, dict)):
+        return bool(mine == theirs)
+    return mine.keys() == theirs.keys() and all(value in ("tuned", theirs[name]) for name, value in mine.items())
+
+
+def _of_modules(here: nn.Module, there: nn.Module) -> Iterator[str]:
+    """Yield what differs between the classes, tensors and layers of two modules, in words."""
+    if type(here).__name__ != type(there).__name__:
+        yield f"it has a {type(there).__name__}, not a {type(here).__name__}"
+    parts: list[tuple[str, Callable[[nn.Module], dict[str, Any]]]] = [
+        ("has shape", lambda part: {name: tuple(value.shape) for name, value in part.state_dict().items()}),
+        ("is", lambda part: {name: str(module) for name, module in part.named_modules() if name}),
+    ]
+    for verb, look in parts:
+        ours, theirs = look(here), look(there)
+        names = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
+        yield from (f"{name!r} {verb} {theirs.get(name)} there, and {ours.get(name)} here" for name in names)
+
+
+def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
+    """Put a model, as `model_of` returns it, and the guide of a setting where a posterior has them."""
+    if not built(start.guide).trainable:
+        text = f"The guide of `start`, {type(start.guide).__name__}, has nothing to train: start from a fit by another."
+        raise InputError(text, page=_PAGE)
+    asked, started = described(setting), start.record.guide
+    is_other = started is not None and asked != started
+    difference = f"it is {started}, not {asked}" if is_other else next(_of_modules(guide, start.guide), None)
+    if difference is not None:
+        text = f"`start` has another guide: {difference}. Give the method the guide of the posterior."
+        raise InputError(text, page=_PAGE)
+    with torch.no_grad():
+        bnn.load_state_dict(start.bnn.state_dict())
+        guide.load_state_dict(start.guide.state_dict())
+
+
+def start_record(start: Posterior | None) -> dict[str, int | None] | None:
+    """Return what the record of a fit says of the posterior that it went on from."""
+    if start is None:
+        return None
+    return {"seed": start.seed, "num_steps": start.record.num_steps, "num_data": start.record.num_data}

@@ -1,37 +1,189 @@
-"""Watching a fit: the history of the ELBO and its two parts, progress bar, callbacks, and the flag that ends it."""
+"""Automatic length: a fit goes on until neither more steps nor a lower rate would change it by much."""
 
 import copy
 import dataclasses
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.optim import Adam
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.method import Callback, Progress, Run
-from pyrobnn.inference.training.checkpoint import Checkpoint
-from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence, EngineRecord, History, StoppedBy
 
-BLOCK = 50
-"""Steps between two looks at the ELBO from the host."""
+_FEWEST_BLOCKS, _MOST_BLOCKS = 10, 20  # of steps that measure a cycle's objective; or a tenth of the cycle
+_LOWER = 0.3  # factor on the learning rate once more steps at the old one gain nothing
+_STILL = 0.01  # a cycle in which Adam cannot move a parameter so far tells nothing
+
+Phase = Literal["train", "measure", "ended"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """A run of the schedule, and then steps at rate 0 that measure the objective."""
+
+    steps: int  # steps that train
+    start: int = 0  # steps done when it began
+    rate: float = 1.0  # factor on the learning rate
+    is_lowered: bool = False  # whether it is the first at its rate, after more steps at a higher rate gained nothing
+
+
+@dataclasses.dataclass
+class Best:
+    """The result of the best cycle: parameters, objective in nats, and its standard error."""
+
+    values: list[Tensor]
+    elbo: float
+    error: float
+
+
+@dataclasses.dataclass
+class _Now:
+    """All that a rule knows between two looks."""
+
+    cycle: Cycle
+    phase: Phase = "train"  # "ended" after the last cycle
+    latest: float = math.nan  # the objective of the latest block of steps
+    blocks: list[float] = dataclasses.field(default_factory=list)  # of those that measure; before, of the last four
+    best: Best | None = None
+    gain: float | None = None  # nats that the latest cycle gained over those before it
+    cycle_ends: list[int] = dataclasses.field(default_factory=list)  # steps done then
+
+
+class ConvergenceRule:
+    """Judges a fit after each block of steps: says when its schedule begins anew, and when it has converged.
+
+    A cycle runs the schedule of the learning rate from the best result so far, and measures the objective by steps at
+    rate 0. After a gain of the tolerance, or while the KL warms up, the next has twice as many steps, else half as many
+    at 0.3 times the rate. If that gains less too the fit has converged, unless its rate was too low to move anything.
+    """
+
+    def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:
+        self._fit, self._tolerance, self._max_steps = fit, tolerance, max_steps
+        self._now = _Now(Cycle(fit.schedule_steps))
+
+    @property
+    def end(self) -> int | None:
+        """Steps done at the end of the fit; None while it goes on."""
+        return self._now.cycle_ends[-1] if self._now.phase == "ended" else None
+
+    @property
+    def converged(self) -> bool:
+        """Whether neither more steps nor a lower rate gained the tolerance."""
+        now = self._now
+        return now.phase == "ended" and now.cycle.is_lowered and not self._gained and not self._is_too_slow
+
+    @property
+    def _is_too_slow(self) -> bool:
+        """Whether the rate was too low to move a parameter in the latest cycle."""
+        return isinstance(self._fit.optimizer, Adam) and self._fit.reach * self._now.cycle.rate < _STILL
+
+    @property
+    def measures(self) -> bool:
+        """Whether the parameters stand still while the objective is measured."""
+        return self._now.phase == "measure"
+
+    @property
+    def _gained(self) -> bool:
+        """Whether the latest cycle gained the tolerance, or more like it would."""
+        now = self._now
+        return now.gain is None or now.gain >= self._tolerance or now.cycle.start < self._fit.method.kl_warmup
+
+    def judge(self, terms: np.ndarray, done: int) -> Move | None:
+        """Return what is to change after steps with these log-likelihoods and KLs, (steps, 2); None if nothing is."""
+        now = self._now
+        if now.phase == "ended":
+            return None
+        now.latest = float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
+        now.blocks.append(now.latest)
+        if now.phase == "train":
+            now.blocks = now.blocks[-4:]
+            if done - now.cycle.start < now.cycle.steps:
+                return None
+            now.phase, now.blocks = "measure", []
+            return Move(rate=0.0)
+        block = len(terms)
+        is_known = len(now.blocks) >= _FEWEST_BLOCKS and _error(now.blocks) <= self._tolerance / 2
+        if not is_known and len(now.blocks) < max(_MOST_BLOCKS, now.cycle.steps // (10 * block)):
+            return None
+        elbo, error = float(np.mean(now.blocks)), _error(now.blocks)
+        now.gain = elbo - now.best.elbo if now.best else None
+        if now.best is None or elbo > now.best.elbo:
+            now.best = Best(cloned(self._fit.parameters), elbo, error)
+        now.cycle_ends.append(done)
+        values, left = now.best.values, self._max_steps - done
+        left = min(left - _MOST_BLOCKS * block, 10 * left // 11)  # to measure takes up to a tenth more
+        cycle, gained = now.cycle, self._gained
+        steps, is_lower = (2 * cycle.steps, False) if gained else (cycle.steps // 2, True)
+        if steps > left:
+            steps, is_lower = min(cycle.steps, left), True
+        if (cycle.is_lowered and not gained) or steps < cycle.steps // 4:
+            now.phase = "ended"
+            return Move(rate=0.0, values=values)
+        rate = cycle.rate * _LOWER if is_lower else cycle.rate
+        now.cycle, now.phase, now.blocks = Cycle(steps, done, rate, is_lowered=not gained), "train", []
+        return Move(rate=rate, values=values, cycle=steps)
+
+    def finish(self) -> None:
+        """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
+        if self._now.best:
+            put_values(self._fit.parameters, self._now.best.values)
+
+    def reason(self) -> str:
+        gain, steps = self._now.gain, self._now.cycle.steps
+        if self.converged:
+            return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
+        if self._now.phase == "ended" and self._is_too_slow:
+            return f"not converged: the last {steps} steps move no parameter by {_STILL:g}; raise the learning rate"
+        gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
+        return f"not converged within max_steps={self._max_steps}{gained}"
+
+    def record(self) -> Convergence:
+        now, error = self._now, None
+        elbo = float(np.mean(now.blocks or [now.latest]))
+        if now.best:
+            elbo, error = now.best.elbo, now.best.error
+        elif len(now.blocks) > 1:
+            error = _error(now.blocks)
+        seen: dict[str, Any] = {"elbo": elbo, "elbo_error": error, "gain": now.gain, "cycle_ends": [*now.cycle_ends]}
+        return Convergence(converged=self.converged, tolerance=self._tolerance, **seen)
+
+    def state(self) -> StateDict:
+        """Return all that the next looks depend on; what is not finite, which JSON has not, is left out."""
+        table = dataclasses.asdict(self._now)
+        return {key: value for key, value in table.items() if not isinstance(value, float) or math.isfinite(value)}
+
+    def restore(self, state: StateDict) -> None:
+        table = copy.deepcopy(state)
+        for name, kind in (("cycle", Cycle), ("best", Best)):
+            table[name] = table[name] and kind(**table[name])
+        self._now = _Now(**table)
+
+
+def _error(blocks: Sequence[float]) -> float:
+    return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else math.inf
+
+
+BLOCK = 50  # steps between two looks at the ELBO from the host
 _PROGRESS_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-_OPEN_PROGRESS_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"
-"""Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
+_OPEN_PROGRESS_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"  # has no total to show
 
 
 class Stop:
     """The flag that ends a fit after the present step; a second Ctrl-C ends it at once.
 
-    `by` says who asked, and `why` in words where that and the number of steps do not say it. With `puts_off`, Ctrl-C
-    waits for the end of a step, once a step has `begun`.
+    `by` says who asked, and `why` in words. With `puts_off`, Ctrl-C waits for the end of a step, once one has `begun`.
     """
 
     def __init__(self, *, puts_off: bool = False) -> None:
@@ -46,8 +198,7 @@ class Stop:
 
     def reason(self, done: int) -> str:
         """Return why a fit has ended after that many steps."""
-        by = "a callback" if self.by == "callback" else self.by
-        return self.why or f"stopped by {by} after step {done}"
+        return self.why or f"stopped by {'a callback' if self.by == 'callback' else self.by} after step {done}"
 
     def ask(self, by: StoppedBy, why: str | None = None) -> None:
         """Have the fit end; the first to ask counts."""
@@ -100,17 +251,14 @@ class Ended:
 
 
 class Watch:
-    """Looks at fits after every block of steps: judges them, shows them, validates, and asks the callbacks.
-
-    A rule judges each fit that ends by itself. The callbacks see the first fit.
-    """
+    """Looks at fits after every block of steps: judges those that end by themselves, validates, and asks callbacks."""
 
     def __init__(
         self, fits: Sequence[TrainingState], run: Run, stop: Stop, *, validate: Callable[[], float] | None, block: int
     ) -> None:
         self._fits, self._stop, self._block = fits, stop, block
         self._callbacks, self._validate, self._method = run.callbacks, validate, fits[0].method
-        self._num_steps = num_steps = fits[0].length.most
+        self._num_steps = num_steps = fits[0].most_steps
         ends_by_itself = self._method.ends_by_itself
         self._rules = [ConvergenceRule(fit, fit.tolerance, num_steps) for fit in fits if ends_by_itself]
         form = _OPEN_PROGRESS_FORM.format(most=num_steps) if ends_by_itself else _PROGRESS_FORM
@@ -123,11 +271,9 @@ class Watch:
         self._trained = fits[0].trained
         self._best_state: dict[str, Any] | None = None
 
-    def steps_to_next_look(self, done: int, checkpoint: Checkpoint | None) -> int:
-        """Return how many steps to do before the next look, which is to come where a checkpoint is due, too."""
-        intervals = [self._block]
-        intervals += [] if self._validate is None else [self._method.eval_every]
-        intervals += [] if checkpoint is None else [checkpoint.every]
+    def steps_to_next_look(self, done: int, *more: int) -> int:
+        """Return how many steps to do before the next look, which is to come at multiples of other numbers, too."""
+        intervals = [self._block, *more, *([] if self._validate is None else [self._method.eval_every])]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
     def look(self, terms: np.ndarray, done: int) -> None:
@@ -163,13 +309,12 @@ class Watch:
         self._scores.append(score)
         self._scored.append(done)
         self._show(done)
-        patience = self._method.patience
-        if patience is None:
+        if self._method.patience is None:
             return
         best = int(np.argmax(np.nan_to_num(self._scores, nan=-np.inf)))
         if best == len(self._scores) - 1:
             self._best_state = copy.deepcopy(self._trained.state_dict())
-        if len(self._scores) - 1 - best >= patience:
+        if len(self._scores) - 1 - best >= self._method.patience:
             self._stop.ask("patience", f"no better validation score since step {self._scored[best]}")
 
     def state(self) -> dict[str, Any]:
@@ -193,6 +338,11 @@ class Watch:
         self._show(done)
 
     def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
+        """Leave the best results, or those of the best validation score, in the parameters; return how fits ended."""
+        if self._best_state is not None:
+            self._trained.load_state_dict(self._best_state)
+        for each in self._rules if self._best_state is None else []:
+            each.finish()
         terms = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(self._fits), 2))
         ended = []
         for index, rule in enumerate(self._rules or [None] * len(self._fits)):
@@ -203,11 +353,3 @@ class Watch:
             history = History(log_likelihood, kl, [*self._scored], [*self._scores], engine)
             ended.append(Ended(history, by, why, None if rule is None else rule.record()))
         return ended
-
-    def restore_best(self) -> None:
-        """Leave the best results in the parameters, and go back to the best validation score where asked for."""
-        if self._best_state is not None:
-            self._trained.load_state_dict(self._best_state)
-            return
-        for rule in self._rules:
-            rule.finish()

@@ -1,34 +1,129 @@
-"""The second phase of the Laplace approximation: a Gaussian with the curvature at the mode replaces the point."""
+"""The weights that are to be Gaussian: picked by patterns, and refused before training where they do not fit."""
 
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.func import grad
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
+from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.matrices import as_matrix, eigh, settled
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.transforms import missing_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
+from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.blocks import BlockSpec
-from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
-from pyrobnn.guides.sites import latent_sites
+from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace, Structure, require_real
+from pyrobnn.guides.sites import Site, latent_sites
+from pyrobnn.inference import limits
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.laplace.sites import checked_setting
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.output_draws import MOST_DERIVATIVES, Tangent
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord, with_guide_table
+
+_MOST_MATRIX_BYTES = 2**35  # of three copies in double precision
+
+
+def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> tuple[Laplace, list[str]]:
+    """Return the setting with its structure chosen, and the names of the weights that are to be Gaussian."""
+    refuse_mixed_examples(bnn.net)
+    weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
+    names = _choose(bnn, weights, example[0], setting.sites)
+    size = sum(weights[name].numel() for name in names)
+    if setting.structure is None:
+        # labels get Kronecker factors, as the whole curvature leaves them too much in doubt (explanations/defaults)
+        takes_whole = size <= limits.MOST_FULL and not as_likelihood(bnn.settings["likelihood"]).has_labels
+        takes_whole &= setting.sharing == "expand" and setting.joint_bias
+        wanted: tuple[Structure, ...] = ("full", "kron", "diag")
+        wanted = wanted if takes_whole or setting.subnetwork is not None else wanted[1:]
+        possible = KINDS[setting.curvature].structures
+        setting = dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
+    if setting.structure == "low_rank" and setting.rank >= size:
+        raise InputError(f"Laplace: a rank of {setting.rank} was asked for of {size} weights: use structure='full'.")
+    if setting.subnetwork is not None and setting.subnetwork > size:
+        raise InputError(f"Laplace: a subnetwork of {setting.subnetwork} weights was asked for of {size}.")
+    dimension = setting.subnetwork or size
+    needed = 3 * 8 * dimension**2
+    if setting.structure == "full" and needed > _MOST_MATRIX_BYTES:
+        raise InputError(
+            f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use 'kron' or "
+            "'diag', sites='last_layer', or a subnetwork."
+        )
+    if setting.structure == "kron":
+        _check_sides(bnn, weights, names, example[0][:1])
+    require_real(latents, names)
+    KINDS[setting.curvature].check(bnn, weights)
+    _check_derivatives(setting, bnn, weights, names, example[0][:1])
+    return setting, names
+
+
+def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: X, patterns: tuple[str, ...]) -> list[str]:
+    """Return the names of the weights that patterns pick, in the order of the model."""
+    names = list(bnn.site_names)
+    if patterns == ("last_layer",):
+        recording = Tracker(bnn, weights, names, example[:1]).alone
+        last = next((use for use in recording.uses if recording.last in use.sites), None)
+        if last is None:
+            raise InputError("Laplace(sites='last_layer'): the last layer is of an unknown kind: name its sites.")
+        return [name for name in names if name in last.sites]
+    covers_all = all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names)
+    by_pattern = assign(patterns if covers_all else [*patterns, "*"], names, "Laplace")
+    return [name for name in names if any(name in by_pattern[pattern] for pattern in patterns)]
+
+
+def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
+    """Refuse a network whose operations lack a derivative that curvature or predictions need."""
+
+    def outputs(*values: Tensor) -> Tensor:
+        return bnn.outputs({**weights, **dict(zip(names, values, strict=True))}, x)
+
+    values = [weights[name].detach() for name in names]
+    is_second = setting.curvature == "hessian"
+    if is_second or setting.structure == "low_rank":
+        slope = grad(lambda *moved: outputs(*moved).square().sum(), tuple(range(len(values))))
+        fault = missing_forward_mode(slope if is_second else outputs, *values)
+        if fault:
+            option, use = "curvature='hessian'", "'ggn'"
+            if not is_second:
+                option, use = "structure='low_rank'", "'kron' or 'diag'"
+            lacks = f"needs forward-mode derivatives, which torch lacks for this network ({fault})"
+            raise InputError(f"Laplace: {option} {lacks}: use {use}.", page="how-to/laplace")
+    with torch.no_grad():
+        num_outputs = outputs(*values).shape[1]
+    if setting.linearized and num_outputs * sum(value.numel() for value in values) > MOST_DERIVATIVES:
+        Tangent(bnn, weights, x).function(tuple(names))
+
+
+def _check_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
+    """Refuse Kronecker factors that do not fit into memory; a table of embeddings has none."""
+    most = math.isqrt(_MOST_MATRIX_BYTES // 24)
+    if all(max(len(w), w[0].numel()) <= most for w in (weights[name] for name in names) if w.ndim):
+        return
+    for use in Tracker(bnn, weights, names, x).alone.uses:
+        side = max(use.inputs.shape[2], use.positions(use.output).shape[2]) if use.kind == "matrix" else 0
+        if side > most:
+            raise InputError(
+                f"Laplace(structure='kron') takes eigenvectors of a {side:,} x {side:,} matrix for {use.sites[0]!r}, "
+                f"in {24 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."
+            )
+
 
 _PRODUCT_TOLERANCE = 1e-3
 _LEAST_PRECISION = 1e-6  # in units of the prior's precision
@@ -45,7 +140,6 @@ class Result:
     product_error: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def fill(self, guide: BlockGuide, *, progress: bool = False) -> None:
-        """Give the blocks of a guide their precision."""
         options = {"desc": "Laplace", "unit": "block", "leave": False}
         with torch.no_grad(), progress_bar(total=len(self.blocks), shown=progress, **options) as bar:
             for block, (spec, precision) in zip(guide.gaussian_blocks(), self.blocks, strict=True):
@@ -125,10 +219,7 @@ def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result
 
 
 def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Return d_O (O,) and d_I (I,) whose product is closest, in logs, to a positive matrix (O, I), and the error.
-
-    The error is the largest factor between the two.
-    """
+    """Return d_O (O,) and d_I (I,) whose product is closest, in logs, to a matrix (O, I), and the largest error."""
     logs = matrix.log()
     rows, columns = logs.mean(1), logs.mean(0) - logs.mean()
     error = (logs - rows[:, None] - columns).abs().max()
@@ -147,10 +238,8 @@ def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bo
         setting, sites = checked_setting(setting, bnn, posterior.example, latents)
         prior = prior_curvature(bnn, weights, others, sites)
         if setting.subnetwork is not None and prior.joint:
-            raise InputError(
-                f"Laplace: a subnetwork needs a prior of independent weights, that of {next(iter(prior.joint))!r} "
-                "correlates them: leave out `subnetwork`."
-            )
+            name = next(iter(prior.joint))
+            raise InputError(f"Laplace: `subnetwork` needs a prior of independent weights, unlike that of {name!r}.")
         point = Point(bnn, weights, conditioned_likelihood(bnn, others), sites)
         data = examples(source, bnn, setting.batch_size, progress=progress)
         result = assemble(point, prior, likelihood_curvature(setting, point, prior, data))
@@ -203,8 +292,7 @@ def laplace_record(
 ) -> LaplaceRecord:
     """Return the log evidence by Laplace's method, its parts in the original units of the targets, and the repairs.
 
-    log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all sites that are not
-    Gaussian: sites that stay at the mode count as known.
+    log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all sites not Gaussian.
     """
     log_prior, weights = 0.0, point.weights
     with torch.no_grad():
@@ -233,31 +321,27 @@ def laplace_record(
 
 
 def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> None:
-    """Warn of repairs and approximations."""
-    lines = []
     if record.clipped:
-        lines.append(
-            f"{sum(record.clipped.values()):,} weights ({', '.join(record.clipped)}) stand where the log prior is not "
-            "concave, and take 1 / variance of the prior for its curvature, so their spread is a rough guess: check "
-            "it on held-out data, take a normal prior, or a guide that needs no curvature, guide='mean_field'"
+        warn_user(
+            f"Laplace: {sum(record.clipped.values()):,} weights ({', '.join(record.clipped)}) stand where the log "
+            "prior is not concave, and take 1 / variance of the prior for its curvature, so their spread is a rough "
+            "guess: check it on held-out data, take a normal prior, or guide='mean_field'."
         )
     if prior.joint and setting.structure != "full":
-        lines.append(
-            f"the prior correlates the entries of {', '.join(prior.joint)}, and structure={setting.structure!r} takes "
-            "the diagonal alone: structure='full' takes all of it"
+        warn_user(
+            f"Laplace: the prior correlates the entries of {', '.join(prior.joint)}, and "
+            f"structure={setting.structure!r} takes the diagonal alone: structure='full' takes all of it."
         )
     if record.repaired:
-        lines.append(
-            f"{record.repaired:,} directions of the curvature were not positive, or mere rounding, and take the "
-            "prior's precision: the weights may not be at a mode (train longer), use curvature='ggn', or float64"
+        warn_user(
+            f"Laplace: {record.repaired:,} directions of the curvature were not positive, or mere rounding, and take "
+            "the prior's precision: train longer, use curvature='ggn', or float64."
         )
     if record.product_error:
-        worst = max(record.product_error.values())
-        lines.append(
-            f"the prior's precision of {', '.join(record.product_error)} is not a product over inputs and outputs, and "
-            f"the closest product, at most {worst:.3g} times off, stands in: structure='full' or 'diag' take it exactly"
+        warn_user(
+            f"Laplace: the prior's precision of {', '.join(record.product_error)} is no product over inputs and "
+            f"outputs, and the closest, at most {max(record.product_error.values()):.3g} times off, stands in: "
+            "structure='full' or 'diag' take it exactly."
         )
     if record.slow:
-        lines.append(f"{', '.join(record.slow)} belong to layers of unknown structure, and took a slower path")
-    for line in lines:
-        warn_user(f"Laplace: {line}.")
+        warn_user(f"Laplace: {', '.join(record.slow)} belong to layers of unknown structure, and took a slower path.")

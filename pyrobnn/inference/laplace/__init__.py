@@ -1,1 +1,0 @@
-"""Laplace approximations: modes and the curvature around them."""
