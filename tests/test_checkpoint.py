@@ -197,7 +197,7 @@ def test_other_versions(tmp_path, monkeypatch, caplog):
     assert same(go(checkpoint=tmp_path), straight)
     assert "bits may differ" in caplog.text
     monkeypatch.setattr(loop, "FORMAT_VERSION", 4)
-    with pytest.raises(InputError, match="has format version 3, this pyrobnn reads 4: finish the fit with"):
+    with pytest.raises(InputError, match="has format version 3, this pyrobnn reads 4: finish with"):
         go(checkpoint=tmp_path)
 
 

@@ -372,7 +372,7 @@ def test_a_method_without_all_of_the_contract_is_refused_in_words():
     class Short:
         infer, offer, check = Picky.infer, Picky.offer, Picky.check
 
-    with pytest.raises(bnn.InputError, match="Expected a method .* custom one inherits from BaseMethod"):
+    with pytest.raises(bnn.InputError, match="Expected a method .* Others inherit from BaseMethod"):
         bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), Short(), seed=0, progress=False)
     with pytest.raises(bnn.InputError, match="method"):
         bnn.BNNRegressor(method=Short()).partial_fit([[0.0], [1.0]], [0.0, 1.0])

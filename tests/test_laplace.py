@@ -467,7 +467,7 @@ REFUSALS = {
     "a pass of the DataLoader gave 8 or more": lambda: Laplace().around(
         model_with(), bnn.Loader(Endless(), num_data=6), progress=False, device="cpu"
     ),
-    r"40,000 x 40,000 matrix for 'weight', which needs 36 GiB: use structure='diag'": lambda: wide(40_000).fit(
+    r"40,000 x 40,000 matrix for 'weight', in 36 GiB: use structure='diag'": lambda: wide(40_000).fit(
         torch.zeros(4, 40_000), torch.zeros(4), guide="laplace", steps=1, seed=0, progress=False, callbacks=[stop]
     ),
     "BlockGaussian has nothing to train: use a guide such as": lambda: model_with().fit(

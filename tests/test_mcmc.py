@@ -302,8 +302,7 @@ def test_divergences_are_counted_and_said():
 def test_the_remedy_of_divergences_has_an_effect():
     """A step size that is given stays, whatever the target of its acceptance."""
     for setting, expected in ((bnn.NUTS(), "target_accept"), (bnn.HMC(), "target_accept"), (bnn.HMC(0.1), "step_size")):
-        assert expected in setting.smaller_steps.python
-        assert expected in setting.smaller_steps.said("command")
+        assert expected in setting.smaller_steps.settings[0]
 
 
 def test_starts_from_the_prior_have_its_spread():
