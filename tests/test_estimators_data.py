@@ -100,41 +100,6 @@ def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
     assert found.posterior_.record.feature_names == ["size", "flag", "place_a", "place_b", "place_c"]
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        pl.DataFrame(table()),
-        pl.DataFrame(table()).with_columns(pl.col("place").cast(pl.Categorical)),
-        table().astype({"place": "category"}),
-        table().astype({"size": "Float64", "flag": "boolean", "place": "string"}),
-        table().astype({"size": object, "place": object}),
-    ],
-    ids=["polars", "polars categories", "categories", "nullable", "objects"],
-)
-def test_kinds_of_columns_and_frames_do_not_matter(frame):
-    model = of_the_table()
-    np.testing.assert_array_equal(model.predict(frame), model.predict(table()))
-    np.testing.assert_array_equal(regressor().fit(frame, Y).predict(frame), model.predict(table()))
-
-
-def test_categories_as_numbers():
-    frame = table()
-    codes = np.column_stack([SIZES, frame["flag"], [1, 0, 2, 0, 1, 2]])
-    found = regressor(categories="ordinal").fit(frame, Y)
-    np.testing.assert_allclose(found.predict(frame), regressor().fit(codes, Y).predict(codes))
-
-
-@pytest.mark.filterwarnings("ignore:X has what the fit had not")
-@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
-def test_a_category_that_training_did_not_have_is_predicted(categories):
-    model = regressor(categories=categories).fit(table(), Y)
-    new = table().assign(place="somewhere else")
-    assert np.isfinite(model.predict(new)).all()
-    matrix = model.encoder_.transform(new.astype({"flag": float}))
-    unseen = np.zeros((6, 3)) if categories == "onehot" else np.full((6, 1), -1)
-    np.testing.assert_array_equal(matrix[:, 2:], unseen)
-
-
 def test_columns_must_be_those_of_training_and_finite():
     model = of_the_table()
     with pytest.raises(ValueError, match="feature names should match"):
@@ -198,18 +163,6 @@ def test_targets_that_are_missing_are_refused_by_row(y, words):
     if not isinstance(y, pd.Series) or y.dtype == "Int64":  # text is refused before
         with pytest.raises(InputError, match=f"^Input y contains {words}"):
             regressor().fit(np.column_stack([SIZES, SIZES]), y)
-
-
-@pytest.mark.parametrize("frame", [with_gaps(), pl.DataFrame(with_gaps())], ids=["pandas", "polars"])
-def test_missing_values_are_imputed_with_a_column_that_tells(frame):
-    model = regressor(missing="impute").fit(frame, Y)
-    sizes, flags, gap = np.where(np.eye(6)[1], np.nan, SIZES), table()["flag"], np.eye(6)[1]
-    places = one_hot(["b", "a", None, "a", "b", "c"])
-    expected = np.column_stack([sizes, flags, gap, places, np.eye(6)[2]])
-    np.testing.assert_array_equal(model.encoder_.transform(frame), expected.astype(float))
-    assert np.isfinite(model.predict(frame)).all()
-    with pytest.warns(UserWarning, match="X has what the fit had not"):
-        assert np.isfinite(model.predict(table().assign(flag=[np.nan] * 6))).all()
 
 
 # Labels and likelihoods

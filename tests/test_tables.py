@@ -214,21 +214,66 @@ def test_columns_of_numbers_may_be_named_as_categories(given):
 LEVELS = ["low", "medium", "high"]
 
 
-def test_ordered_categories_become_numbers_in_their_order(tmp_path):
-    table = frame_of(c=pd.Categorical(LEVELS * 8, LEVELS, ordered=True))
-    table.to_parquet(tmp_path / "t.parquet")
-    for source in (
-        table,
-        tmp_path / "t.parquet",
-        pl.DataFrame({"c": pl.Series(LEVELS * 8, dtype=pl.Enum(LEVELS)), "y": Y}),
-    ):
-        _, encoder, x = learned(source, categories="ordinal")
-        assert x[:, 0].tolist() == [0, 1, 2] * 8
-        with pytest.raises(InputError, match="'c' holds 'more', and its order is low < medium < high"):
-            encoder.transform(pd.DataFrame({"c": ["more", "low"]}))
-    found = load_table(tmp_path / "t.parquet", "c")
-    assert found.class_names == tuple(LEVELS)
-    assert found.data.y.tolist() == [0, 1, 2] * 8
+ORDERED = {
+    "categorical": pd.Categorical(LEVELS * 8, LEVELS, ordered=True),
+    "unused": pd.Categorical(LEVELS * 8, [*LEVELS, "more"], ordered=True),
+    "polars": pl.Series(LEVELS * 8, dtype=pl.Enum(LEVELS)),
+    "numbers": pd.Categorical([3, 1, 2] * 8, [3, 1, 2], ordered=True),
+    "cut": pd.cut([1, 2, 3] * 8, 3),
+}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_ordered_categories_become_numbers_in_their_order(case, tmp_path):
+    values = ORDERED[case]
+    table = (pl if case == "polars" else pd).DataFrame({"c": values, "y": Y})
+    _, encoder, x = learned(table, categories="ordinal")
+    assert x[:, 0].tolist() == [0, 1, 2] * 8
+    if case == "categorical":
+        for later in (values.reorder_categories(LEVELS[::-1]), list(values), pd.Categorical(list(values))):
+            np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"c": later})), x)
+        with pytest.raises(InputError, match="'c' holds 'new', and its order is low < medium < high"):
+            encoder.transform(pd.DataFrame({"c": ["new", "low"]}))
+        table.to_parquet(tmp_path / "t.parquet")
+        found = load_table(tmp_path / "t.parquet", "c")
+        assert (found.class_names, found.data.y.tolist()) == (tuple(LEVELS), [0, 1, 2] * 8)
+        _, gaps, x = learned(table.assign(c=table["c"].where(table.index > 0)), categories="ordinal", missing="impute")
+        assert [*gaps.get_feature_names_out(), *x[0][1:], *x[1]] == ["c", "missingindicator_c", 1, 1, 0]
+
+
+KINDS_OF_COLUMNS = {
+    "numbers": (
+        [1, 2, 3] * 8,
+        [[1.0, 2, 3] * 8, pd.Categorical([1, 2, 3] * 8), pl.Series([1, 2, 3] * 8), ["1", "2", "3"] * 8],
+    ),
+    "categories": (
+        pd.Categorical([1, 2, 3] * 8),
+        [[1, 2, 3] * 8, [1.0, 2, 3] * 8, pd.Categorical([1, 2, 3] * 8, [3, 1, 2])],
+    ),
+    "texts": (
+        [*"abc"] * 8,
+        [pd.Categorical([*"abc"] * 8), pl.Series([*"abc"] * 8), pd.Series([*"abc"] * 8, dtype="string")],
+    ),
+    "flags": ([True, False] * 12, [[1, 0] * 12, pd.Series([True, False] * 12, dtype="boolean"), [1.0, 0.0] * 12]),
+    "nothing": ([*"ab", None] * 8, [pl.Series([*"ab", None] * 8), pd.Series([*"ab", None] * 8, dtype="category")]),
+}
+
+
+@pytest.mark.parametrize("case", KINDS_OF_COLUMNS)
+@pytest.mark.parametrize("categories", KINDS)
+def test_kinds_of_columns_and_frames_do_not_matter(case, categories):
+    """What was learned of a column tells what later ones are; a number among texts is an unknown category."""
+    first, others = KINDS_OF_COLUMNS[case]
+    _, encoder, x = learned(pd.DataFrame({"c": first, "y": Y}), categories=categories)
+    for later in others:
+        frame = (pl if isinstance(later, pl.Series) else pd).DataFrame({"c": later})
+        np.testing.assert_array_equal(encoder.transform(frame), x)
+    if case == "texts":
+        mixed = encoder.transform(pd.DataFrame({"c": [7, "?", "a"]}))
+        assert (mixed[:2] == (0 if categories == "onehot" else -1)).all()
+        np.testing.assert_array_equal(mixed[2], x[0])
+        with pytest.raises(InputError, match="X has 2 columns, and the fit had 1: pass those"):
+            encoder.transform(np.zeros((2, 2)))
 
 
 DAYS = pd.date_range("2020-02-27", periods=ROWS, freq="37D")
@@ -399,26 +444,20 @@ def test_the_task_follows_from_the_target(given):
     assert codes.classes == ("1", "3", "4")
 
 
-@pytest.mark.parametrize(("rows", "values"), [(300, 150), (300, 17), (1000, 11), (40, 2), (1000, 10)])
-def test_many_whole_numbers_need_a_task(rows, values):
-    table = pd.DataFrame({"area": np.arange(rows) / 7, "y": 5 + np.arange(rows) % values})
-    if values <= 10:
-        assert len(read(table, target="y").target.classes) == values
-        return
-    with pytest.raises(InputError, match=f"'y' holds {values} different whole numbers, 5 to .*--task regression"):
-        read(table, target="y")
-    assert len(read(table, target="y", task="classification").target.classes) == values
+WHOLE = [(300, 5, 150, False), (300, 5, 17, False), (1000, 5, 10, True), (36, 82, 36, False), (36, 83, 36, True)]
 
 
-@pytest.mark.parametrize(("least", "median"), [(82, 99.5), (83, 100.5), (1000, 1017.5), (-300, -282.5)])
-def test_whole_numbers_from_a_median_of_100_are_amounts(least, median):
-    table = pd.DataFrame({"area": np.arange(36) / 7, "y": least + np.arange(36)})
-    assert table["y"].median() == median
-    if median < 100:
-        with pytest.raises(InputError, match="'y' holds 36 different whole numbers"):
-            read(table, target="y")
+@pytest.mark.parametrize(("rows", "least", "values", "is_clear"), [*WHOLE, (36, 1000, 36, True), (36, -300, 36, False)])
+def test_many_whole_numbers_need_a_task_unless_they_are_amounts(rows, least, values, is_clear):
+    """Up to ten are classes, and those from a median of 100 on are amounts."""
+    table = pd.DataFrame({"area": np.arange(rows) / 7, "y": least + np.arange(rows) % values})
+    if is_clear:
+        found = read(table, target="y").target
+        assert len(found.classes) == values if values <= 10 else found.reason == "whole numbers"
     else:
-        assert read(table, target="y").target.reason == "whole numbers"
+        with pytest.raises(InputError, match=f"'y' holds {values} different whole numbers, {least} to .*--task regr"):
+            read(table, target="y")
+    assert len(read(table, target="y", task="classification").target.classes) == values
 
 
 OF_TARGETS = {

@@ -19,9 +19,8 @@ class Imputer:
     """Draws of the values that rows lack, given those that they have.
 
     Each column that rows lack is regressed on the others in turn, and values are drawn from the predictive distribution
-    (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011), also outside of the range of the column.
-    A regression has squares and products where there are forty rows for each term, and leaves out what the evidence is
-    against: outside of the rows they lead far away. The category of a row is that whose column is largest.
+    (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011), with squares and products where there
+    are forty rows for each term and the evidence is for them. The category of a row is that whose column is largest.
 
     Args:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
@@ -75,8 +74,7 @@ class Imputer:
 def _fitted(known: np.ndarray, wanted: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
     """Return an imputer of the columns that are wanted, or that rows lack, for rows with gaps.
 
-    Bounds keep chains of curves finite. Values that targets help to draw stay in the range of their column, unless
-    other inputs leave theirs: that values are missing may itself tell of the target.
+    Bounds keep chains of curves finite; values that targets help to draw stay in the range of their column.
     """
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.feature_selection import VarianceThreshold
@@ -127,10 +125,9 @@ def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndar
 def stacked(
     both: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, imputer: Imputer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return inputs (M, features), targets and weights to fit: copies of rows that lack values share the row's weight.
+    """Return inputs (M, features), targets, weights, and the row (M,) of each: copies share the weight of their row.
 
-    The last is the number of the row (M,) that each stands for; None without copies. `both` are inputs with targets
-    beside, which help to draw the values, as they must for unbiased slopes (Little 1992).
+    `both` are inputs with targets beside, which help to draw the values (Little 1992); weights and rows may be None.
     """
     x = both[:, : both.shape[1] - imputer.targets]
     lacks = imputer.lacking(both).any(1)

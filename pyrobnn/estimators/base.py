@@ -97,9 +97,8 @@ class AbstractBNN(BaseEstimator):
             InputError: a value that a part refuses.
 
         Examples:
-            >>> regressor = bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3)
-            >>> regressor.guide.rank, regressor.prior
-            (5, Normal(scale=0.3, loc=0.0))
+            >>> bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3).prior
+            Normal(scale=0.3, loc=0.0)
         """
         direct, inner = grouped(params)
         known = {name: settings for name, settings in inner.items() if name in PARTS}
@@ -108,9 +107,8 @@ class AbstractBNN(BaseEstimator):
         for name, settings in known.items():
             part = self._parts(as_given=True)[name]
             if part is None:
-                raise ValueError(
-                    f"Invalid parameters {sorted(settings)} of {name}: the default method has none. Set {name} first."
-                )
+                said = f"Invalid parameters {sorted(settings)} of {name}: the default method has none."
+                raise ValueError(f"{said} Set {name} first.")
             setattr(self, name, replaced(part, settings))
         return self
 
@@ -226,10 +224,8 @@ class AbstractBNN(BaseEstimator):
         require_learning_on(self._parts(learns_on=True)["method"])
         reset = not hasattr(self, "posterior_")
         if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
-            raise InputError(
-                "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`: "
-                "begin with partial_fit, or give a guide, such as guide='mean_field'."
-            )
+            drew = "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`"
+            raise InputError(f"{drew}: begin with partial_fit, or give a guide, such as guide='mean_field'.")
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[Table, Any]:
@@ -401,9 +397,8 @@ def require_no_dates(y: Any, *, or_text: bool) -> None:
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
     if isinstance(odd, (*_TIMES, pd.Interval)):
         kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
-        raise InputError(
-            f"`y` holds {kind}, such as {str(odd)!r}: make numbers of them, as days or pandas.cut(..., labels=False)."
-        )
+        how = "make numbers of them, as days or pandas.cut(..., labels=False)"
+        raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: {how}.")
     if or_text and isinstance(odd, str):
         raise InputError(
             f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}: use BNNClassifier for classes, "

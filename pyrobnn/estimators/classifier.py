@@ -74,10 +74,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             array([0, 1, 2])
         """
         if isinstance(self.class_weight, str):
-            raise InputError(
-                f"class_weight={self.class_weight!r} needs the counts of all labels, which partial_fit does not know: "
-                "pass a dictionary."
-            )
+            what = f"class_weight={self.class_weight!r} needs the counts of all labels"
+            raise InputError(f"{what}, which partial_fit does not know: pass a dictionary.")
         return self._partial_fit(X, y, sample_weight, classes=self._checked_classes(classes, order_of(y)))
 
     def _checked_classes(self, classes: Any, order: list[Any] | None) -> np.ndarray:
@@ -131,10 +129,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             raise InputError(f"`class_weight` must be finite and not negative, got {self.class_weight!r}.")
         weights = by_class if weights is None else weights * by_class
         if not weights.any():
-            raise InputError(
-                f"No example has a positive weight: class_weight={self.class_weight!r} gives 0 to all classes among "
-                f"them, {np.unique(y)}. Pass examples of other classes, or another class_weight."
-            )
+            what = f"class_weight={self.class_weight!r} gives 0 to all classes among them, {np.unique(y)}"
+            raise InputError(f"No example has a positive weight: {what}. Pass others, or another class_weight.")
         return weights
 
     @property

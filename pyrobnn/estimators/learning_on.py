@@ -74,8 +74,6 @@ def _updated(posterior: Posterior) -> BNN:
     """Return the model with a posterior for its prior; refuse weights without a prior, which would forget data."""
     fixed = [name for name, value in posterior.bnn.net.named_parameters() if value.requires_grad]
     if fixed:
-        raise InputError(
-            f"partial_fit makes the posterior so far the prior of the next batch, and {fixed[0]!r} has no prior: give "
-            "all weights a prior."
-        )
+        so = "partial_fit makes the posterior so far the prior of the next batch"
+        raise InputError(f"{so}, and {fixed[0]!r} has no prior: give all weights a prior.")
     return update_prior(posterior)
