@@ -141,7 +141,8 @@ class _Descent:
         history = History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine)
         by, why = self._stop.by or "steps", f"not converged within max_steps={self._fit.method.max_steps}"
         if gain is not None and converged:
-            by, why = "convergence", f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam as well"
+            gained = f"L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
+            by, why = "convergence", f"converged: {gained}"
         elif self._stop.by is not None:
             why = self._stop.reason(len(self._seen))
         return Ended(history, by, why, end)
