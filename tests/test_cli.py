@@ -129,7 +129,7 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     done = invoke("fit", "t.csv", "--target", "y", *quick)
     assert done.exit_code == 0, done.output
     first, *_ = done.stdout.splitlines()
-    assert first.startswith("t.csv: 100 rows. A regression of 'y' (real numbers) on 2 columns: numbers a, b. 80 rows")
+    assert first.startswith("t.csv: 100 rows. A regression of 'y' (real numbers) on numbers: a, b. 80 rows")
     told = "Do not trust it yet: "
     assert told in done.stdout
     step = "Next: train longer: pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n"
@@ -175,7 +175,7 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
     assert invoke("predict", "runs/my", "my.csv", "--out", "p.csv").exit_code == 0
     assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
     refused = invoke("fit", "my.csv", "--target", "y", "--set", "data.missing=raise", "--out", "r")
-    assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
+    assert "Column 'a' has 1 missing value (NaN), in row 10" in refused.stderr
 
 
 TABLES = ("my.csv", "--target", "y")
