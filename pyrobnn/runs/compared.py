@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import leaves
@@ -87,7 +86,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
             )
     predictions = {}
     for name, run in runs.items():
-        x = torch.from_numpy(run.dataset.held_out(run.spec.data.split))
+        x = run.dataset.held_out(run.spec.data.split)
         predictions[name] = predict_run(Path(name), x, num_draws=run.spec.predict.num_draws)
     scores = {name: dict(score(found, runs[name].test.y)) for name, found in predictions.items()}
     best = max(runs, key=lambda name: scores[name]["log_likelihood"].value)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from safetensors.numpy import load_file
-from torch import Tensor
 
 from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import new_file
@@ -27,13 +25,13 @@ _DECIMALS = 6
 """Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
 
 
-def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
+def predict_run(folder: Path, x: np.ndarray, *, num_draws: int) -> Prediction:
     """Return the predictions of the posterior of a run for rows, with NaN where they lack a value."""
     imputer = None
     if (folder / ROWS).is_file():
         encoder = read_json(folder / "manifest.json")["data"]["encoder"]
         imputer = Imputer(load_file(folder / ROWS)["rows"], Encoder.stored(encoder).onehot())
-    return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
+    return predict_copies(load(folder / "posterior"), imputer, x.astype(np.float64), num_draws=num_draws)
 
 
 def predict_table(
@@ -55,13 +53,11 @@ def predict_table(
     rows = encoder.read(table, sep=spec.data.sep, encoding=spec.data.encoding)
     for note in rows.notes:
         on_note(note)
-    if len((outside := encoder.outside(rows.columns)).table):
-        counted_from_1 = outside.table.assign(row=outside.table["row"] + 1)
-        on_note(f"outside of the rows of the fit:\n{counted_from_1.to_string()}")
+    if len((outside := encoder.outside(rows.columns, first=1)).table):
+        on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}")
     added = {} if data.get("encoder") is None else {"outside": outside.rows}
     with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
-        x = torch.from_numpy(encoder.matrix(rows.columns))
-        prediction = predict_run(place, x, num_draws=spec.predict.num_draws)
+        prediction = predict_run(place, encoder.matrix(rows.columns), num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**added)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

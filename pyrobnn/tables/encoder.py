@@ -158,11 +158,11 @@ class Encoder:
         dates = {name: how for name, how in self.columns.items() if how["kind"] == DATES}
         return [f"column {name!r}: read as {dates_in_words(how)}" for name, how in dates.items()]
 
-    def outside(self, columns: pd.DataFrame) -> Outside:
+    def outside(self, columns: pd.DataFrame, first: int = 0) -> Outside:
         """Return unknown categories, gaps where the fit had none, and numbers beyond those of the fit.
 
         The table has a row for each column with any, the counts `unknown`, `missing` and `beyond`, an example `such_as`
-        with its `row`, counted from 0, and what the fit `had`.
+        with its `row`, counted from `first`, and what the fit `had`.
         """
         found, marks = dict[str, dict[str, Any]](), list[np.ndarray]()
         numbers = expanded(columns, self.columns)
@@ -176,10 +176,10 @@ class Encoder:
             is_far = (values < low - below) | (values > high + above) if "range" in how else is_gap & False
             marks.append(np.where(is_gap | is_new | is_far, name, ""))
             if marks[-1].any():
-                first = int((is_new | is_far if (is_new | is_far).any() else is_gap).argmax())
+                row = int((is_new | is_far if (is_new | is_far).any() else is_gap).argmax())
                 had = f"{len(known)} categories" if "values" in how else f"{_said(how, low)} to {_said(how, high)}"
                 counts = {"unknown": is_new.sum(), "missing": is_gap.sum(), "beyond": is_far.sum()}
-                found[name] = counts | {"such_as": _said(how, values.iloc[first]), "row": first, "had": had}
+                found[name] = counts | {"such_as": _said(how, values.iloc[row]), "row": first + row, "had": had}
         heads = ["unknown", "missing", "beyond", "such_as", "row", "had"]
         table = pd.DataFrame.from_dict(found, orient="index", columns=heads).rename_axis("column")
         return Outside(table, [", ".join(filter(None, row)) for row in zip(*marks, strict=True)])
