@@ -201,7 +201,7 @@ CASES = {
     "negative": (Last, X, Y.clamp_min(-1), DENSE, "ignore_index=-100, needs labels from 0 up, got -1"),
     "classes": (Last, X, Y, DenseCategorical(classes=4), r"needs logits \(N, C, \*positions\) .* returns \(N, 5, 3\)"),
     "both": (First, X[:, :3], Y[:, :3], DENSE, "both have 3 entries: say which counts classes"),
-    "another": (Last, X, Y, Categorical(), r"\(2, 5, 3\).* take the likelihood DenseCategorical"),
+    "another": (Last, X, Y, Categorical(), r"\(2, 5, 3\).* take DenseCategorical"),
 }
 
 

@@ -380,7 +380,7 @@ class Checkpointed(nn.Module):
 def test_checkpointing_is_refused(use_reentrant, where):
     """SVI runs the network as in training, chains run it as predictions do."""
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
-    message = "use_reentrant=True gives these no gradient, and use_reentrant=False finds other .*batch_size"
+    message = "checkpoints its activations .*: fit without it, with a smaller `batch_size`"
     chains = [bnn.NUTS(num_draws=2, warmup=2)] if where == "all calls" else []
     for method in (bnn.SVI(steps=3), *chains):
         model = make_model(Checkpointed(where, use_reentrant=use_reentrant))
