@@ -19,7 +19,7 @@ WAYS = {
         lambda: bnn.fit(bnn.BNN(bnn.MLP(1, [20], 1)), bnn.Data(X, Y), bnn.SVI(steps=500), seed=0, progress=False),
         67,
     ),
-    "estimator": (lambda: bnn.BNNRegressor().fit(X.numpy(), Y.numpy()), 86),
+    "estimator": (lambda: bnn.BNNRegressor().fit(X.numpy(), Y.numpy()), 87),
 }
 """A call, and the largest number of files whose functions it may enter, imports left out."""
 
@@ -56,7 +56,7 @@ def test_the_files_that_a_fit_enters_do_not_grow(way):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
-@pytest.mark.xfail(reason="86: the choice of parts, the evidence framework and the comparison at the end", strict=True)
+@pytest.mark.xfail(reason="87: the choice of parts, the evidence framework and the comparison at the end", strict=True)
 def test_the_default_fit_of_a_table_enters_at_most_80_files():
     assert len(files_entered(WAYS["estimator"][0])) <= 80
 
