@@ -275,7 +275,7 @@ def gains(mean, seed, spread=0.1, num=200):
 def test_cases(gain, linear_gain, case):
     found = verdict(gains(gain, 1), gains(linear_gain, 2))
     assert found.case == case
-    assert (found.judged[1] is not None) == (case in ("constant", "linear"))
+    assert (found.p is not None) == (case in ("constant", "linear"))
     assert found.fit.is_shown == (gain > 0)
     if gain <= 0:
         assert found.linear_finds == (linear_gain > 0)

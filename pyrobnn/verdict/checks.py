@@ -95,7 +95,7 @@ def beside(evidence: Evidence, found: Comparison, name: str, severity: Severity,
     if found.linear is not None:
         numbers |= {"linear": found.linear.mean, "linear_error": found.linear.stderr}
     value, error = (found.num_lost, None) if name == "impossible" else (found.fit.mean, found.fit.stderr)
-    return Finding(name, severity, value, error=error, p=found.judged[1], facts=numbers | facts)
+    return Finding(name, severity, value, error=error, p=found.p, facts=numbers | facts)
 
 
 def memorised(evidence: Evidence) -> Finding | None:

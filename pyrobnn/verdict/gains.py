@@ -52,82 +52,57 @@ class Gain(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The gain in log score of a fit over a constant, and how it stands to a linear model if there is one.
+    """How a fit compares: the name of a finding, and the gains over a constant of the fit and of a linear model.
 
-    `linear` is the linear model's own gain, `lead` the fit's gain over it, and `short` the fit's gain less 80 % of its
-    gain. `bounded` has gains of -5 nats an example at least, where few would hide what most say. `level` is the p-value
-    below which a difference counts, `num_lost` the examples without a finite score.
+    A loss, one of `LOSSES`, has the chance `p` of such numbers of a fit that is no reason to warn; `num_lost` examples
+    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, and the linear model
+    finds nothing: scales that have seen the examples gain up to 3 nats in all on pure noise, and from 5 nats on a gain
+    that chance does not explain is real.
     """
 
+    case: str
+    p: float | None
     fit: Gain
-    bounded: Gain
-    level: float
-    linear: Gain | None = None
-    lead: Gain | None = None
-    short: Gain | None = None
-    num_lost: int = 0
+    linear: Gain | None
+    num_lost: int
+    are_slight: bool
 
     @property
-    def linear_finds(self) -> bool | None:
-        """Whether the linear model shows a sign that it is better than the constant; None without it."""
-        return None if self.linear is None else self.linear.is_shown
-
-    @property
-    def are_slight(self) -> bool:
-        """Whether the fit gains below 0.05 nats by a standard error, and the linear model finds nothing.
-
-        Scales that have seen the examples gain up to 3 nats in all on pure noise: from 5 nats on, a gain that chance
-        does not explain is real.
-        """
-        is_real = 1 - self.fit.below(0.0) < self.level and self.fit.mean * (self.fit.df + 1) >= _FEWEST_NATS
-        is_small = self.fit.mean + self.fit.stderr < _NEGLIGIBLE_NATS
-        return self.linear_finds is False and not is_real and is_small
-
-    def _of_no_gain(self, gain: Gain) -> float:
-        is_shown = 1 - gain.below(0.0) < self.level
-        return min(max(gain.below(_NEGLIGIBLE_NATS), self.level if is_shown else 0.0), gain.below(0.0))
-
-    @property
-    def case(self) -> str:
-        """How the fit compares: the name of a finding."""
-        return self.judged[0]
-
-    @property
-    def judged(self) -> tuple[str, float | None]:
-        """The case, and for a loss the chance of such numbers of a fit that is no reason to warn.
-
-        A loss has a p-value below the level: that the fit is worse than the constant, or not shown to be better with a
-        gain of at most 0.05 nats an example, or that it attains less than 80 % of the linear model's gain.
-        """
-        fit, linear, lead, short, level = self.fit, self.linear, self.lead, self.short, self.level
-        if self.num_lost:
-            return "impossible", None
-        if (p := min(self._of_no_gain(fit), self._of_no_gain(self.bounded))) < level:
-            return "constant", p
-        if linear is not None and lead is not None and short is not None:
-            if linear.mean > 0 and (p := short.below(0.0)) < level:
-                return "linear", p
-            if fit.is_shown and not (lead.is_shown and lead.mean >= _LEAST_LEAD_NATS):
-                is_like = lead.mean < _LEAD_NATS
-                return "behind linear" if lead.below(0.0) < level else "like linear" if is_like else "near linear", None
-        if not fit.is_shown:
-            return "few", None
-        return "better than constant" if linear is None else "better", None
+    def linear_finds(self) -> bool:
+        """Whether the linear model shows a sign that it is better than the constant."""
+        return self.linear is not None and self.linear.is_shown
 
 
 def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> Comparison:
     """Compare the log scores (N,) of a fit with those of a "constant" and perhaps a "linear" model, N >= 2.
 
-    A target that a baseline takes for impossible has the lowest score.
+    A loss has a p-value below the level: that the fit is worse than the constant, or not shown to be better with a gain
+    of at most 0.05 nats an example, or that it attains less than 80 % of the linear model's gain. A target that a
+    baseline takes for impossible has the lowest score.
     """
     floored = {}
     for name, rival in rivals.items():
         is_finite = rival.isfinite()
         floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
     own, num_lost = scores - floored["constant"], int((~scores.isfinite()).sum())
-    gains = Gain.of(own), Gain.of(own.clamp_min(-FAR_BELOW))
-    if "linear" not in floored:
-        return Comparison(*gains, level, num_lost=num_lost)
-    linear = floored["linear"] - floored["constant"]
-    lead, short = Gain.of(scores - floored["linear"]), Gain.of(own - _FAR_LESS * linear)
-    return Comparison(*gains, level, Gain.of(linear), lead, short, num_lost)
+    fit, linear = Gain.of(own), None
+    p = min(_of_no_gain(fit, level), _of_no_gain(Gain.of(own.clamp_min(-FAR_BELOW)), level))  # few may hide the others
+    case = "impossible" if num_lost else "constant" if p < level else "better than constant" if fit.is_shown else "few"
+    if "linear" in floored:
+        gains = floored["linear"] - floored["constant"]
+        linear, lead, short = (Gain.of(each) for each in (gains, own - gains, own - _FAR_LESS * gains))
+        if case in ("better than constant", "few") and linear.mean > 0 and short.below(0.0) < level:
+            case, p = "linear", short.below(0.0)
+        elif case == "better than constant" and lead.is_shown and lead.mean >= _LEAST_LEAD_NATS:
+            case = "better"
+        elif case == "better than constant":
+            is_like = lead.mean < _LEAD_NATS
+            case = "behind linear" if lead.below(0.0) < level else "like linear" if is_like else "near linear"
+    is_real = 1 - fit.below(0.0) < level and fit.mean * len(own) >= _FEWEST_NATS
+    is_slight = linear is not None and not linear.is_shown and not is_real and fit.mean + fit.stderr < _NEGLIGIBLE_NATS
+    return Comparison(case, p if case in ("constant", "linear") else None, fit, linear, num_lost, is_slight)
+
+
+def _of_no_gain(gain: Gain, level: float) -> float:
+    is_shown = 1 - gain.below(0.0) < level
+    return min(max(gain.below(_NEGLIGIBLE_NATS), level if is_shown else 0.0), gain.below(0.0))
