@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import pyrobnn as bnn
-from pyrobnn.verdict.left_out import left_out_scores
+from pyrobnn.verdict.scores import left_out_scores
 
 WORDS = "The fit has memorised its targets"
 

@@ -32,7 +32,7 @@ from pyrobnn.verdict import checks as cheap
 from pyrobnn.verdict.checks import Check, beside
 from pyrobnn.verdict.evidence import FEW, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
-from pyrobnn.verdict.gains import LOSSES
+from pyrobnn.verdict.scores import LOSSES
 
 _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""

@@ -17,8 +17,8 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
-from pyrobnn.verdict.gains import FAR_BELOW, LOSSES, Comparison, compared
 from pyrobnn.verdict.remedies import first
+from pyrobnn.verdict.scores import FAR_BELOW, LOSSES, Comparison, compared
 from pyrobnn.verdict.words import MEASURES, templates
 
 SEE = "See docs/how-to/warnings.md."
@@ -54,10 +54,14 @@ class Check:
     findings: tuple[str, ...] = ()
 
     def __call__(self, evidence: Evidence) -> Finding | None:
-        """Return the finding with the first remedy that the fit has not had."""
+        """Return the finding with its remedy."""
         found = self.of(evidence)
-        is_weak = found is not None and found.severity == "note" and found.name in MEASURES
-        if found is None or found.remedy is not None or found.severity == "fine" or is_weak:
+        return None if found is None else self.mended(found, evidence)
+
+    def mended(self, found: Finding, evidence: Evidence) -> Finding:
+        """Return a finding with the first remedy that the fit has not had."""
+        is_weak = found.severity == "note" and found.name in MEASURES
+        if found.remedy is not None or found.severity == "fine" or is_weak:
             return found
         return dataclasses.replace(found, remedy=first(evidence, templates()[found.key].tries))
 
@@ -191,8 +195,10 @@ def found_at_end(posterior: Any, data: Any, validation: Any = None, *, briefly: 
     if not evidence.can_judge:
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
-        found = (check(evidence) for check in CHECKS)
-        return next((one for one in found if one is not None and one.kind == "warning"), None)
+        for check in CHECKS:
+            if (found := check.of(evidence)) is not None and found.severity == "warning":
+                return check.mended(found, evidence)
+    return None
 
 
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:

@@ -20,8 +20,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.record import Table
 from pyrobnn.verdict.baselines import Baseline, fit_baselines, order_of
-from pyrobnn.verdict.gains import Comparison, compared
-from pyrobnn.verdict.left_out import LARGEST_MATRIX, leave_one_out, left_out_scores
+from pyrobnn.verdict.scores import LARGEST_MATRIX, Comparison, compared, leave_one_out, left_out_scores
 
 Basis = Literal["held out", "left out", "training"]
 """The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
