@@ -15,10 +15,8 @@ from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-_NUM_MAIN = 9
-"""Scores that the report shows at once."""
-_NUM_SHOWN = 3
-"""Scores in the terminal, beside that of the first sentence."""
+_NUM_MAIN, _NUM_SHOWN = 9, 3
+"""Scores that the report shows at once, and the terminal beside that of the first sentence."""
 _OF_AN_ORDER = ("ause", "aurc")
 """Scores of the order of examples, which a constant has not."""
 _MOST_FREQUENT_SHARE = 0.8

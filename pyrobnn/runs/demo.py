@@ -44,10 +44,7 @@ FIT: Mapping[str, Any] = {"type": "evidence_framework"}
 
 
 def demo(out_dir: Path, *, seed: int, progress: bool, say: Callable[[str], object]) -> None:
-    """Write the three tables and run folders below `out_dir`, and tell the results of each.
-
-    Run folders of an earlier demonstration are replaced; a folder of another kind is refused.
-    """
+    """Write the three tables and run folders below `out_dir` in place of earlier ones, and tell the results of each."""
     for name in PROBLEMS:
         check_new_run(out_dir / name, overwrite=True)
     out_dir.mkdir(parents=True, exist_ok=True)

@@ -115,5 +115,4 @@ def write_json(path: Path, values: Any) -> None:
 def columns_of_run(folder: Path) -> list[str]:
     """Return the names of the columns that a table needs for predictions of a run."""
     data = read_json(folder / "manifest.json")["data"]
-    encoder = data.get("encoder") or {}
-    return list(encoder.get("columns") or data["feature_names"])
+    return list((data.get("encoder") or {}).get("columns") or data["feature_names"])
