@@ -12,11 +12,23 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.tree_files import digest, read_tree
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.data.in_memory import Scaler
 
 
 def quick(model, method, data, **settings):
     """Fit without a choice of the engine and without a bar."""
     return bnn.fit(model, data, method, **({"seed": 0, "engine": "eager", "progress": False} | settings))
+
+
+def at_normal(model, data, mean, root, *, seed=0):
+    """A posterior whose guide is the normal distribution of this mean and root of the covariance, in float64."""
+    own, example, one = model.fresh(), (data.x[:1], data.y[:1]), Scaler.identity()
+    with local_parameters():
+        guide = bnn.guides.FullRank().build(own, *example)
+    guide.loc.data, guide.rho.data = mean, root.diagonal().expm1().log()
+    guide.factor.data = root / root.diagonal()[:, None]
+    return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed)
 
 
 def without_tapes(monkeypatch):

@@ -5,11 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 from torch import nn
 from torch.nn.functional import softplus
+from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._core.random import derive
+
+UNIT, KNOWN = bnn.priors.Normal(1.0), bnn.likelihoods.Gaussian(scale=1.0)
 
 
 def normal_kl(loc, scale, prior_scale):
@@ -17,17 +21,10 @@ def normal_kl(loc, scale, prior_scale):
     return 0.5 * float((ratio + (loc.double() / prior_scale).square() - 1 - ratio.log()).sum())
 
 
-def untrained(model, data, guide):
-    """One optimiser step of almost no length, so that the guide is where it started."""
-    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=1, lr=1e-12), seed=0, progress=False)
-
-
 @pytest.mark.parametrize(("hidden", "kl"), [((20, 20), "analytic"), ((200, 200), "mc")])
 def test_reported_kl_equals_the_closed_form(hidden, kl):
     prior_scale = 0.7
-    model = bnn.BNN(
-        bnn.MLP(1, hidden, 1), prior=bnn.priors.Normal(prior_scale), likelihood=bnn.likelihoods.Gaussian(scale=1.0)
-    )
+    model = bnn.BNN(bnn.MLP(1, hidden, 1), prior=bnn.priors.Normal(prior_scale), likelihood=KNOWN)
     data = bnn.datasets.sinusoid()
     method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-1.0), steps=20, lr=0.01, kl=kl)
     posterior = bnn.fit(model, data, method, seed=0, progress=False)
@@ -57,13 +54,10 @@ def test_elbo_with_mixture_prior_agrees_with_quadrature():
         net.bias.fill_(-0.1)
     x = torch.tensor([[-1.0], [-0.2], [0.5], [1.5]], dtype=torch.float64)
     y = torch.tensor([-0.6, 0.1, 0.2, 0.5], dtype=torch.float64)
-    model = bnn.BNN(
-        net,
-        prior=bnn.priors.ScaleMixture(pi=pi, sigma1=s1, sigma2=s2),
-        likelihood=bnn.likelihoods.Gaussian(scale=noise),
-    )
-    data = bnn.Data(x, y)
-    posterior = untrained(model, data, bnn.guides.MeanField(init_rho=-1.5))
+    prior = bnn.priors.ScaleMixture(pi=pi, sigma1=s1, sigma2=s2)
+    model, data = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=noise)), bnn.Data(x, y)
+    method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-1.5), steps=1, lr=1e-12)  # it stays where it starts
+    posterior = bnn.fit(model, data, method, seed=0, progress=False)
     scale = math.log1p(math.exp(-1.5))
 
     nodes, weights = np.polynomial.hermite_e.hermegauss(120)
@@ -85,7 +79,7 @@ def test_elbo_with_mixture_prior_agrees_with_quadrature():
 
 def test_report_says_how_standardised_targets_change_the_scale():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
+    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=KNOWN, prior=UNIT)
     scaled = bnn.Data(data.x, data.y, standardize=True)
     posterior = model.fit(scaled, steps=5, seed=0, progress=False)
     report = bnn.elbo_report(posterior, scaled, num_draws=300)
@@ -96,16 +90,11 @@ def test_report_says_how_standardised_targets_change_the_scale():
 
 
 def test_refusals_and_pruning_nothing():
-    data, loader = (
-        bnn.datasets.sinusoid(),
-        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*[torch.ones(4)])),
-    )
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
-        data, steps=2, seed=0, engine="eager", progress=False
-    )
+    data, loader = bnn.datasets.sinusoid(), DataLoader(TensorDataset(torch.ones(4)))
+    posterior = quick(bnn.BNN(bnn.MLP(1, [3], 1), prior=UNIT), bnn.SVI(steps=2), data)
     with pytest.raises(bnn.InputError, match="must be in memory here, got a DataLoader"):
         bnn.elbo_report(posterior, loader)
-    with pytest.raises(bnn.InputError, match="pruned weights are points at zero, so q has no density beside"):
+    with pytest.raises(bnn.InputError, match="pruned weights are points at zero, without a density"):
         bnn.elbo_report(bnn.prune(posterior, 0.3), data)
     whole, unpruned = (bnn.elbo_report(p, data, num_draws=20).elbo for p in (posterior, bnn.prune(posterior, 0.0)))
     assert unpruned.mean == pytest.approx(whole.mean, rel=1e-6)
@@ -116,7 +105,7 @@ def test_refusals_and_pruning_nothing():
 
 def test_autoguide_without_closed_form_is_reported_in_total():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=KNOWN, prior=UNIT)
     posterior = model.fit(data, guide="AutoMultivariateNormal", steps=2, seed=0, progress=False)
     report = bnn.elbo_report(posterior, data, num_draws=200)
     assert report.kl_exact is None

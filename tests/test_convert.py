@@ -289,8 +289,9 @@ def test_markov_chains_of_several_fits_have_names_with_numbers():
     model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=5, warmup=2, num_chains=2)
     chains = {s: bnn.fit(model, NAMED, method, seed=i, progress=False, engine="eager") for i, s in enumerate("ab")}
-    tree = bnn.to_datatree(chains, NAMED, prior=False)
+    tree = bnn.to_datatree(chains, NAMED)
     assert list(tree["posterior"].chain.values) == ["a.0", "a.1", "b.0", "b.1"]
+    assert list(tree["prior"].chain.values) == ["a", "b"]
     weights = tree["posterior"]["weight"].values
     np.testing.assert_array_equal(weights[2:], chains["b"].guide.chains()["weight"])
     log_prior = stats.norm.logpdf(weights).sum((2, 3)) + stats.norm.logpdf(tree["posterior"]["bias"].values).sum(2)

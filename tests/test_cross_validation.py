@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import quick
+from helpers import at_normal, quick
 from scipy import stats
 from torch import nn
 
@@ -54,32 +54,13 @@ def linear_model():
 
 @dataclasses.dataclass(frozen=True)
 class Exact(bnn.inference.BaseMethod):
-    """A method that finds the posterior of the linear model in closed form, a wider normal, or the best independent."""
+    """A method that finds the posterior of the linear model in closed form, or one `width` times as wide."""
 
-    independent: bool = False
     width: float = 1.0
 
     def infer(self, model, data, run):
         mean, covariance = exact_posterior(data.x, data.y)
-        if self.independent:
-            covariance = torch.diag(1 / torch.linalg.inv(covariance).diagonal())
-        root = self.width * torch.linalg.cholesky(covariance)
-        own, example = model.fresh(), (data.x[:1], data.y[:1])
-        with local_parameters():
-            guide = bnn.guides.FullRank().build(own, *example)
-        guide.loc.data = mean
-        guide.rho.data = root.diagonal().expm1().log()
-        guide.factor.data = root / root.diagonal()[:, None]
-        one = Scaler.identity()
-        return bnn.Posterior(
-            own,
-            guide,
-            example=example,
-            x_scaler=one,
-            y_scaler=one,
-            seed=run.seed,
-            record=FitRecord(extra={"num": len(data)}),
-        )
+        return at_normal(model, data, mean, self.width * torch.linalg.cholesky(covariance), seed=run.seed)
 
 
 def fitted(data, **settings):

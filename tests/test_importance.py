@@ -7,6 +7,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import Net, at_normal
 from pyro.infer.importance import psis_diagnostic, vectorized_importance_weights
 from scipy import stats
 from torch import nn
@@ -37,18 +38,12 @@ def test_khat_of_a_narrow_normal_is_one_less_its_variance(scale):
 
 def test_khat_is_that_of_pyro():
     """Both fit a Pareto tail to the same weights; they differ in its length and in its prior, by less than 0.1."""
-
-    def model():
-        pyro.sample("w", dist.Normal(torch.zeros(5, dtype=torch.double), 1.0).to_event(1))
-
-    def guide():
-        pyro.sample("w", dist.Normal(torch.zeros(5, dtype=torch.double), 0.7).to_event(1))
-
-    options = {"num_particles": 10_000, "max_plate_nesting": 0}
+    zero = torch.zeros(5, dtype=torch.double)
+    pair = [lambda s=scale: pyro.sample("w", dist.Normal(zero, s).to_event(1)) for scale in (1.0, 0.7)]
     pyro.set_rng_seed(1)
-    theirs = psis_diagnostic(model, guide, **options)
+    theirs = psis_diagnostic(*pair, num_particles=10_000, max_plate_nesting=0)
     pyro.set_rng_seed(1)
-    log_weights, _, _ = vectorized_importance_weights(model, guide, num_samples=10_000, max_plate_nesting=0)
+    log_weights, _, _ = vectorized_importance_weights(*pair, num_samples=10_000, max_plate_nesting=0)
     assert abs(pareto_smooth(log_weights.detach().numpy().ravel())[1] - theirs) < 0.1
 
 
@@ -70,7 +65,7 @@ def test_edge_cases_of_the_weights():
         np.testing.assert_allclose(np.exp(far).sum(), 1.0)
     for bad, value in ((np.nan, "nan"), (np.inf, "inf")):
         some[7] = bad
-        with pytest.raises(bnn.InputError, match=f"importance ratios .* must be numbers, but draw 7 has {value}"):
+        with pytest.raises(bnn.InputError, match=f"importance ratios must be numbers, but draw 7 has {value}"):
             pareto_smooth(some)
     with pytest.raises(bnn.InputError, match="but every draw has -inf"):
         pareto_smooth(np.full(100, -np.inf))
@@ -78,7 +73,7 @@ def test_edge_cases_of_the_weights():
 
 # Linear regression, where everything is known
 
-NOISE = 0.3
+NOISE, UNIT = 0.3, bnn.priors.Normal(1.0)
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(20, 2, dtype=torch.double, generator=GENERATOR)
 Y = X @ torch.tensor([1.0, -2.0], dtype=torch.double) + NOISE * torch.randn(20, dtype=torch.double, generator=GENERATOR)
@@ -97,16 +92,10 @@ def fit(guide, seed=0, steps=2, data=DATA, **options):
     return line(**options).fit(data, guide=guide, steps=steps, lr=0.02, seed=seed, engine="eager", progress=False)
 
 
-def at_the_posterior(inflation=1.0, shift=0.0, seed=0):
+def at_the_posterior(inflation=1.0):
     """A full-rank guide put at the exact posterior, its standard deviations times `inflation`."""
-    posterior = fit("full_rank", seed)
-    lower = np.linalg.cholesky(np.linalg.inv(PRECISION)) * inflation
-    scale = np.diag(lower)
-    with torch.no_grad():
-        posterior.guide.loc.copy_(torch.from_numpy(MEAN + shift))
-        posterior.guide.rho.copy_(torch.from_numpy(np.log(np.expm1(scale))))
-        posterior.guide.factor.copy_(torch.from_numpy(lower / scale[:, None]))
-    return posterior
+    root = np.linalg.cholesky(np.linalg.inv(PRECISION)) * inflation
+    return at_normal(line(), DATA, torch.from_numpy(MEAN), torch.from_numpy(root))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +131,7 @@ def test_the_evidence_of_a_tail_is_within_its_wider_error_and_names_mirror_image
         log_p = log_p + torch.distributions.Normal(second * (first * row).tanh(), 0.3).log_prob(target)
     one = float(log_p.flatten().logsumexp(0)) + 2 * math.log(12 / 600) - math.log(2)
     net = bnn.MLP(1, [1], 1, activation="tanh", bias=False, dtype="float64")
-    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    model = bnn.BNN(net, prior=UNIT, likelihood=bnn.likelihoods.Gaussian(0.3))
     posterior = bnn.fit(model, (x, y), bnn.SVI(guide="mean_field", steps=1000, lr=0.02), seed=seed, progress=False)
     weights = bnn.importance_weights(posterior, (x, y))
     assert abs(weights.log_evidence.mean - one) < 3 * weights.log_evidence.stderr
@@ -199,7 +188,7 @@ def test_uses_are_checked(wide):
     for use, message in (
         (lambda: weights.expectation(np.ones(1000)), "the guide misses too much of the posterior"),
         (lambda: wide.expectation(np.ones(3)), "`values` must have one row for each of 4000 draws, got shape .3,."),
-        (lambda: bnn.importance_weights(wide.posterior, DATA, num_draws=29), "at least 30, got 29"),
+        (lambda: bnn.importance_weights(wide.posterior, DATA, num_draws=29), "at least 30 for a k-hat, got 29"),
     ):
         with pytest.raises(bnn.InputError, match=message):
             use()
@@ -208,30 +197,17 @@ def test_uses_are_checked(wide):
 
 # Several guides
 
-GUIDES = [
-    "mean_field",
-    "full_rank",
-    "low_rank",
-    "matrix_normal",
-    "laplace",
-    "AutoNormal",
-    "AutoMultivariateNormal",
-    {"*.weight": "full_rank", "*": "mean_field"},
-]
+GUIDES = ["mean_field", "full_rank", "low_rank", "matrix_normal", "laplace", "AutoNormal", "AutoMultivariateNormal"]
+GUIDES += [{"*.weight": "full_rank", "*": "mean_field"}]
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=str)
 def test_density_anywhere_is_the_guides_own_at_its_draws(guide):
     """Of a network with a constrained latent; Laplace has none there, as it holds such a site at a point."""
     scale = 0.3 if guide == "laplace" else {"type": "half_normal", "scale": 1.0}
-    model = bnn.BNN(
-        bnn.MLP(2, [3], 1).build().double(),
-        likelihood=bnn.likelihoods.Gaussian(scale=scale),
-        prior=bnn.priors.Normal(1.0),
-    )
+    model = bnn.BNN(bnn.MLP(2, [3], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(scale=scale), prior=UNIT)
     posterior = model.fit(DATA, guide=guide, steps=5, lr=0.05, seed=0, engine="eager", progress=False)
-    parts = posterior.map_draws(lambda draws, log_q: (draws, log_q), 20)
-    draws, log_q = parts[0]
+    ((draws, log_q),) = posterior.map_draws(lambda draws, log_q: (draws, log_q), 20)
     with fast_pyro(), torch.no_grad():
         found = bnn.guides.built(posterior.guide).log_density(draws)
     torch.testing.assert_close(found, log_q.double(), rtol=1e-6, atol=1e-6)
@@ -243,8 +219,8 @@ def test_laplace_weighs_the_model_that_predicts():
     posterior = fit("laplace", steps=400)
     weights = bnn.importance_weights(posterior, DATA, num_draws=500)
     assert weights.log_evidence.mean == pytest.approx(EVIDENCE, abs=0.05)
-    net = bnn.MLP(2, [3], 1, activation="tanh").build().double()
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
+    net = bnn.MLP(2, [3], 1, activation="tanh", dtype="float64")
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=UNIT)
     bent = model.fit(DATA, guide="laplace", steps=200, lr=0.05, seed=0, engine="eager", progress=False)
     linear = bnn.importance_weights(bent, DATA, num_draws=500)
     network = bnn.importance_weights(bent, DATA, num_draws=500, linearized=False)
@@ -277,16 +253,9 @@ def test_guides_without_density_and_mixtures_are_refused(made, message):
 
 def test_points_among_the_sites_are_given():
     """With w_2 at a point v, the normaliser is log p(D, v), in closed form (4 standard errors, seed 0)."""
-
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(1, 1, bias=False).double(), nn.Linear(1, 1, bias=False).double()
-
-        def forward(self, x):
-            return self.a(x[:, :1]) + self.b(x[:, 1:])
-
-    model = bnn.BNN(Two(), likelihood=bnn.likelihoods.Gaussian(scale=NOISE), prior=bnn.priors.Normal(1.0))
+    parts = {name: nn.Linear(1, 1, bias=False).double() for name in "ab"}
+    net = Net(lambda net, x: net.a(x[:, :1]) + net.b(x[:, 1:]), **parts)
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=NOISE), prior=UNIT)
     guide = {"a.*": "mean_field", "b.*": "map"}
     posterior = model.fit(DATA, guide=guide, steps=300, lr=0.05, seed=0, engine="eager", progress=False)
     weights = bnn.importance_weights(posterior, DATA, num_draws=2000, seed=0)

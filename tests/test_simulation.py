@@ -7,11 +7,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from helpers import at_normal
 from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.simulation import _report, _share_below
 
@@ -28,12 +28,7 @@ def linear_model(likelihood=None):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(bnn.inference.BaseMethod):
-    """A method that finds the posterior of the linear model in closed form, and then gets it wrong as told.
-
-    Attributes:
-        width: factor on the standard deviations.
-        shift: distance of the mean of the function at the first probe, in standard deviations.
-    """
+    """The exact posterior of the linear model, `width` times as wide, and shifted so many deviations at a probe."""
 
     width: float = 1.0
     shift: float = 0.0
@@ -42,15 +37,8 @@ class Exact(bnn.inference.BaseMethod):
         precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + data.x.T @ data.x / NOISE**2
         covariance = torch.linalg.inv(precision)
         towards = covariance @ PROBES[0] / (PROBES[0] @ covariance @ PROBES[0]).sqrt()
-        root = self.width * torch.linalg.cholesky(covariance)
-        own, example = model.fresh(), (data.x[:1], data.y[:1])
-        with local_parameters():
-            guide = bnn.guides.FullRank().build(own, *example)
-        guide.loc.data = covariance @ data.x.T @ data.y / NOISE**2 + self.shift * towards
-        guide.rho.data = root.diagonal().expm1().log()
-        guide.factor.data = root / root.diagonal()[:, None]
-        one = Scaler.identity()
-        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed)
+        mean = covariance @ data.x.T @ data.y / NOISE**2 + self.shift * towards
+        return at_normal(model, data, mean, self.width * torch.linalg.cholesky(covariance), seed=run.seed)
 
 
 def vsbc(model, method, x, *, probes, num_simulations=20, **settings):

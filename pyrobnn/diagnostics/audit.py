@@ -80,12 +80,13 @@ class ElboReport:
         return any(site.size == 0 for site in self.sites)
 
     def __str__(self) -> str:
+        size = sum(site.size for site in self.sites)
+        total = SiteTerms("total", size, self.log_prior, self.entropy, self.kl, self.kl_exact)
         rows: list[tuple[Any, ...]] = [("site", "size", "log prior", "entropy", "KL", "KL exact")]
-        listed: list[tuple[str, int, SiteTerms | ElboReport, bool]]
-        listed = [(site.name, site.size, site, self.is_joint) for site in self.sites if site.size]
-        for name, size, terms, joint in [*listed, ("total", sum(site.size for site in self.sites), self, False)]:
-            exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
-            rows.append((name, size, terms.log_prior, *(("-",) * 3 if joint else (terms.entropy, terms.kl, exact))))
+        for of in [*(site for site in self.sites if site.size), total]:
+            exact = "-" if of.kl_exact is None else f"{of.kl_exact:.2f}"
+            known = (of.entropy, of.kl, exact) if of is total or not self.is_joint else ("-",) * 3
+            rows.append((of.name, of.size, of.log_prior, *known))
         lines = [f"{name:<24}{size:>9}{p!s:>20}{q!s:>20}{kl!s:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]
         lines += [f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
         if self.log_volume:
@@ -120,10 +121,7 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     data = in_memory(data, weighted=True)
     require_density(posterior.guide)
     if built(posterior.guide).pruned_sites():
-        raise InputError(
-            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's: take the "
-            "posterior before pruning."
-        )
+        raise InputError("`elbo_report`: pruned weights are points at zero, without a density: take the fit before.")
     log_volume = posterior.y_scaler.log_volume() * data.total_weight
     sizes: dict[str, int] = {}
 

@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,9 @@ MAX_WHOLE = 1000
 NORM = "site_norm"
 """Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
 _PER_SITE = 20
-_DEFAULT_DRAWS = 500
-_FEWEST_DRAWS = 100
-_MOST_DRAWN_NUMBERS = 2**29
+_DEFAULT_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
-_FEWEST_PRIOR_DRAWS = 50
-_MOST_PRIOR_NUMBERS = 2**27
+_FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS = 50, 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in ArviZ of the statistics of chains that are not real numbers."""
@@ -88,20 +86,37 @@ def to_datatree(
         >>> tree["posterior"]["0.weight"].shape, tree["predictions"]["mu"].shape
         ((1, 100, 10, 1), (1, 100, 2))
     """
+    import arviz_base as az  # arviz itself would load its plots and statistics, too
+
     given, names = as_one(posterior)
     seed, data = given.seed if seed is None else seed, in_memory(data)
     monitored = _monitored(_example(given, data, seed), given.bnn.site_names, data.feature_names, monitor)
     converter = _Converter(data, monitored, x_pred)
     groups = _draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
-    root = dict(attrs)
-    if prior:
-        drawn, reason = _prior_groups(given, converter, attrs["num_draws"], seed)
-        groups |= drawn
-        root |= reason
+    drawn, reason = _prior_groups(given, converter, attrs["num_draws"], seed) if prior else ({}, {})
+    groups |= drawn | {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
-    return _tree(groups, converter, names, attrs, root)
+    coords = monitored.coords | {"feature": list(data.feature_names)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
+        tree = az.from_dict(
+            groups,
+            dims=monitored.dims | _data_dims(data, groups, "obs_id"),
+            coords=coords,
+            pred_dims=_data_dims(data, groups, "pred_id"),
+            pred_coords=coords,
+            attrs=dict.fromkeys(groups, attrs) | {"/": attrs | reason},
+        )
+    return tree if names is None else tree.map_over_datasets(partial(_with_names, names))
+
+
+def _with_names(names: list[str], group: "xarray.Dataset") -> "xarray.Dataset":
+    """Return a group whose chains, of which each member has equally many, are named after the members."""
+    each = group.sizes.get("chain", 0) // len(names)
+    chains = names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
+    return group.assign_coords(chain=chains) if each else group
 
 
 def eval_datatree(
@@ -109,9 +124,8 @@ def eval_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
-    ArviZ pairs posterior_predictive with observed_data, and takes weights of examples from log_likelihood. So its plots
-    and scores of this tree are about the test data. The groups are posterior, posterior_predictive, log_likelihood,
-    observed_data and constant_data of `to_datatree`, whose arguments and errors these are too.
+    Plots and scores of ArviZ are then about the test data. The groups are posterior, posterior_predictive,
+    log_likelihood, observed_data and constant_data of `to_datatree`, whose arguments and errors these are too.
 
     Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
@@ -141,39 +155,12 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
 
 def _example(posterior: Posterior | Mixture, data: Data, seed: int) -> dict[str, Tensor]:
     """Return a draw (*event) of each site; refuse members whose sites or kinds of targets differ."""
-    members = posterior.members
-    drawn = [member.draw(1, seed=seed) for member in members]
-    for member, draws in zip(members, drawn, strict=True):
-        if odd := sorted(set(draws) ^ set(drawn[0])):
-            raise InputError(f"Posteriors in one tree must have the same sites, only some have {odd[0]!r}: make two.")
-        kinds = {each.predict(data.x[:1], draws=drawn[0]).is_classification for each in (members[0], member)}
-        if len(kinds) > 1:
-            raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
-    return {name: values[0] for name, values in drawn[0].items()}
-
-
-def _tree(
-    groups: Arrays, converter: "_Converter", names: list[str] | None, attrs: dict[str, Any], root: dict[str, Any]
-) -> "xarray.DataTree":
-    """Return a tree of arrays, with the data, named dimensions and attributes."""
-    import arviz_base as az  # arviz itself would load its plots and statistics, too
-
-    data, monitored = converter.data, converter.monitored
-    data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
-    coords = monitored.coords | {"feature": list(data.feature_names)}
-    if names is not None:
-        each = len(groups["log_likelihood"]["y"]) // len(names)
-        coords["chain"] = names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
-        return az.from_dict(
-            groups | data_groups,
-            dims=monitored.dims | _data_dims(data, groups, "obs_id"),
-            coords=coords,
-            pred_dims=_data_dims(data, groups, "pred_id"),
-            pred_coords=coords,
-            attrs=dict.fromkeys([*groups, *data_groups], attrs) | {"/": root},
-        )
+    first, *others = [member.draw(1, seed=seed) for member in posterior.members]
+    if odd := sorted(set().union(*(draws.keys() ^ first.keys() for draws in others))):
+        raise InputError(f"Posteriors in one tree must have the same sites, only some have {odd[0]!r}: make two.")
+    if len({member.predict(data.x[:1], draws=first).is_classification for member in posterior.members}) > 1:
+        raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
+    return {name: values[0] for name, values in first.items()}
 
 
 def _inputs(x: X) -> dict[str, np.ndarray]:
@@ -196,26 +183,21 @@ def _data_dims(data: Data, groups: Arrays, rows: str) -> dict[str, list[str]]:
 
 
 def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> dict[str, Any]:
-    members = posterior.members
-    method = posterior.record.method
-    methods = [method] if method is not None else _unlike([member.record.method for member in members])
-    kinds = [str(method["type"]).upper() if isinstance(method, dict) else "SVI" for method in methods]
+    members, method = posterior.members, posterior.record.method
+    methods = [method] if method is not None else [member.record.method for member in members]
+    kinds = dict.fromkeys(str(method["type"]).upper() if isinstance(method, dict) else "SVI" for method in methods)
+    tables = list(dict.fromkeys(map(json.dumps, methods)))
     return {
         "creation_library": "pyrobnn",
         "creation_library_version": pyrobnn.__version__,
         "inference_library": "pyro",
         "inference_library_version": version("pyro-ppl"),
-        "inference_method": ", ".join(_unlike(kinds)),
-        "guide": ", ".join(_unlike([type(member.guide).__name__ for member in members])),
-        "method": json.dumps(methods[0] if len(methods) == 1 else methods),
+        "inference_method": ", ".join(kinds),
+        "guide": ", ".join(dict.fromkeys(type(member.guide).__name__ for member in members)),
+        "method": tables[0] if len(tables) == 1 else f"[{', '.join(tables)}]",
         "num_draws": num_draws,
         "seed": seed,
     }
-
-
-def _unlike(values: list[Any]) -> list[Any]:
-    """Return the values that differ, in their order."""
-    return [value for index, value in enumerate(values) if value not in values[:index]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -256,23 +238,21 @@ def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
 def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draws: int | None, seed: int) -> Arrays:
     """Return the groups that rest on draws from the posterior, (chain, draw, ...), for a mixture by member.
 
-    `num_draws` counts the draws of all chains together. Markov chains, as many and as long in all members and with the
-    same statistics, give the last draws of each.
+    Markov chains, as many and as long in all members and with the same statistics, give the last draws of each.
     """
-    parts, seeds = posterior.members, _seeds(posterior, seed)
-    kinds = [(_lengths(part), tuple(built(part.guide).sample_stats())) for part in parts]
-    num_chains, length = kinds[0][0] if len(set(kinds)) == 1 else (0, 0)
-    if num_chains:
-        least, reason = num_chains * len(parts), ", one for each chain"
-        total = length * least if num_draws is None else num_draws
-    else:
-        least, reason = len(parts), ", one for each member" if len(parts) > 1 else ""
-        by_default = min(_DEFAULT_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN_NUMBERS // max(1, posterior.bnn.num_weights)))
-        total = by_default if num_draws is None else num_draws
-    if total < least:
-        raise InputError(f"`num_draws` must be at least {least}{reason}, got {num_draws}.")
-    convert, each = (_from_chains, min(length, total // least)) if num_chains else (_from_guide, total // least)
-    groups = _joined([convert(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)])
+    parts = posterior.members
+    kinds = {(_lengths(part), tuple(built(part.guide).sample_stats())) for part in parts}
+    num_chains, length = kinds.pop()[0] if len(kinds) == 1 else (0, 0)
+    least = max(1, num_chains) * len(parts)
+    if num_draws is None:
+        affordable = max(_FEWEST_DRAWS, _MOST_DRAWN_NUMBERS // max(1, posterior.bnn.num_weights))
+        num_draws = length * least if num_chains else min(_DEFAULT_DRAWS, affordable)
+    if num_draws < least:
+        part = "chain" if num_chains else "member"
+        raise InputError(f"`num_draws` must be at least {least}, one for each {part}, got {num_draws}.")
+    convert, most = (_from_chains, length) if num_chains else (_from_guide, num_draws)
+    each = min(most, num_draws // least)
+    groups = _joined([convert(part, key, converter, each) for part, _, key in posterior.shares(len(parts), seed=seed)])
     if np.isnan(groups["sample_stats"].get("log_q", np.zeros(1))).all():
         del groups["sample_stats"]["log_q"]
     return groups
@@ -281,23 +261,16 @@ def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draw
 def _prior_groups(
     posterior: Posterior | Mixture, converter: _Converter, num_draws: int, seed: int
 ) -> tuple[Arrays, dict[str, str]]:
-    """Return `prior` and `prior_predictive`, a chain for each member, and the attribute that says what is left out.
-
-    Parameters have their learned values. Large networks have fewer than `num_draws` draws.
-    """
-    parts, seeds = posterior.members, _seeds(posterior, seed)
+    """Return `prior` and `prior_predictive`, a chain for each member, and the attribute that says what is left out."""
+    shares = posterior.shares(len(posterior.members), seed=seed)
     affordable = max(_FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS // max(1, posterior.bnn.num_weights))
-    each = max(1, min(num_draws, affordable) // len(parts))
+    each = max(1, min(num_draws, affordable) // len(shares))
     try:
-        groups = _joined([_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)])
+        groups = _joined([_from_prior(part, key, converter, each) for part, _, key in shares])
     except NotImplementedError as error:
         return {}, {"prior_left_out": f"the prior cannot be drawn from: {error or type(error).__name__}"}
     reason = "predictions under draws from the prior overflow, so prior_predictive is left out"
     return groups, {} if "prior_predictive" in groups else {"prior_left_out": reason}
-
-
-def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
-    return [member_seed for *_, member_seed in posterior.shares(len(posterior.members), seed=seed)]
 
 
 def _lengths(member: Posterior) -> tuple[int, int]:
@@ -308,15 +281,13 @@ def _lengths(member: Posterior) -> tuple[int, int]:
 
 def _from_chains(member: Posterior, seed: int, converter: _Converter, kept: int) -> Arrays:
     """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
-    guide = built(member.guide)
-    chains = {name: values[:, -kept:] for name, values in (guide.chains() or {}).items()}
+    guide, num_chains = built(member.guide), _lengths(member)[0]
+    draws = {name: values[:, -kept:].flatten(0, 1) for name, values in (guide.chains() or {}).items()}
     size = draws_at_once(member.bnn.num_weights, member.bnn.like.device)
-    pieces = {name: values.flatten(0, 1).split(size) for name, values in chains.items()}
-    num_chains, num_blocks = len(next(iter(chains.values()))), len(next(iter(pieces.values())))
     with fast_pyro(), torch.no_grad():
         blocks = [
-            converter.convert(member, {name: piece[index] for name, piece in pieces.items()}, seed + index)
-            for index in range(num_blocks)
+            converter.convert(member, {name: values[start : start + size] for name, values in draws.items()}, key)
+            for key, start in enumerate(range(0, num_chains * kept, size), seed)
         ]
     groups = _chained(blocks, num_chains)
     groups["sample_stats"] |= {
@@ -332,8 +303,8 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
     def convert(draws: dict[str, Tensor], log_q: Tensor | None = None) -> Arrays:
         arrays = converter.convert(member, draws, next(noise_seeds))
-        none = np.full(len(arrays["sample_stats"]["lp"]), np.nan)
-        arrays["sample_stats"]["log_q"] = none if log_q is None else log_q.double().cpu().numpy()
+        stats = arrays["sample_stats"]
+        stats["log_q"] = np.zeros_like(stats["lp"]) if log_q is None else log_q.double().cpu().numpy()
         return arrays
 
     if _lengths(member) == (0, 0):
@@ -341,15 +312,14 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
     else:
         blocks = member.map_traces(latent_values, convert, num_draws, seed=seed)
     groups = _chained(blocks, 1)
-    if not groups["sample_stats"]["log_q"].any():
+    if not groups["sample_stats"]["log_q"].any():  # of points, or of draws that are stored
         groups["sample_stats"]["log_q"][:] = np.nan
     return groups
 
 
 def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
     """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
-    prior = member.with_fields(guide=PriorGuide(member.bnn), seed=seed)
-    noise_seeds = count(seed)
+    prior, noise_seeds = member.with_fields(guide=PriorGuide(member.bnn), seed=seed), count(seed)
 
     def convert(draws: dict[str, Tensor]) -> Arrays:
         prediction, found = prior.predict(converter.data.x, draws=draws), {}
@@ -399,11 +369,7 @@ def log_likelihoods(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Monitored:
-    """The entries that are kept of each site, with their dimensions and labels.
-
-    `dims` has the variables kept, without chain and draw; `chosen` numbers the entries of a site of which not all are
-    kept; `normed` are the weight sites whose norms are kept.
-    """
+    """The dimensions and labels of variables, the `chosen` entries of large sites, and the sites with norms."""
 
     dims: dict[str, list[str]]
     coords: dict[str, list[str]]
@@ -428,8 +394,8 @@ def _monitored(
     sites: Mapping[str, Tensor], weight_names: tuple[str, ...], feature_names: tuple[str, ...], monitor: Any
 ) -> Monitored:
     """Return what is kept of sites, given a value (*event) of each; features label the inputs of the first layer."""
-    site_dims, kept = _site_dims(sites), _wanted(monitor, list(sites))
-    dims, coords = {name: site_dims[name] for name in kept}, {}
+    site_dims = _site_dims(sites)
+    dims, coords = {name: site_dims[name] for name in _wanted(monitor, list(sites))}, {}
     first = next((name for name in weight_names if sites[name].ndim == 2), None)
     if first is not None and sites[first].shape[1] == len(feature_names):
         coords[site_dims[first][1]] = list(feature_names)
@@ -438,8 +404,7 @@ def _monitored(
         entries = np.stack(np.unravel_index(numbers.numpy(), tuple(sites[name].shape)), 1)
         dims[name] = [f"{name}.entry"]
         coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
-    is_partial = any(name not in kept or name in chosen for name in weight_names)
-    normed = list(weight_names) if is_partial else []
+    normed = [*weight_names] if any(name not in dims or name in chosen for name in weight_names) else []
     if normed:
         dims[NORM], coords["site"] = ["site"], normed
     return Monitored(dims, coords, chosen, normed)
@@ -457,8 +422,7 @@ def _chosen_entries(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _site_dims(sites: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Return names of the dimensions of each site: those of a layer, which sites of equal size share, or numbers."""
-    known: dict[str, int] = {}
-    found = {}
+    known, found = dict[str, int](), {}
     for name, value in sites.items():
         layer, _, leaf = name.rpartition(".")
         suffixes = {("weight", 2): ("out", "in"), ("bias", 1): ("out",)}.get((leaf, value.ndim), ())
@@ -480,7 +444,5 @@ def _wanted(monitor: Any, names: list[str]) -> list[str]:
         raise InputError(f"`monitor` must be 'auto', 'all', or a list of patterns of site names, got {monitor!r}.")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise InputError(
-                f"The pattern {pattern!r} in `monitor` matches no site: it may name any of {listed(names)}."
-            )
+            raise InputError(f"{pattern!r} in `monitor` matches no site: it may name any of {listed(names)}.")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

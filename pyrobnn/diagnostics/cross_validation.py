@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
-_DRAWS_FOR_LOO = 1000
-_FEWEST_DRAWS_FOR_LOO = 100
-_EXACT_METHODS = ("nuts", "hmc")
-"""Methods whose draws come from the exact posterior, in the limit."""
+_DRAWS_FOR_LOO, _FEWEST_DRAWS_FOR_LOO = 1000, 100
 
 
 def heldout_elpd(
@@ -59,35 +56,34 @@ def heldout_elpd(
         >>> bnn.heldout_elpd(posterior, test).n_data_points
         10
     """
-    from pyrobnn.diagnostics.arviz_classes import HeldOut
+    import arviz as az
 
     data = in_memory(data)
-    return _summed(HeldOut, _scores(posterior, data, num_draws, seed), data, num_draws)
+    return _summed(az.ELPDData, _scores(posterior, data, num_draws, seed), data, num_draws, kind="held-out")
 
 
 def _scores(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: int | None = None) -> np.ndarray:
     return posterior.predict(data.x, num_draws=num_draws, seed=seed).log_prob(data.y).double().cpu().numpy()
 
 
-def _summed(kind: Any, pointwise: np.ndarray, data: Data, num_draws: int, **more: Any) -> "az.ELPDData":
-    """Return the result of ArviZ of some class with scores (N,) of the examples, and further fields."""
-    numbers = {"elpd": float(pointwise.sum()), "se": math.sqrt(len(data) * pointwise.var()), "p": math.nan} | more
-    sizes = {"n_samples": num_draws, "n_data_points": len(data)}
-    options = {"scale": "log", "warning": False, "good_k": math.nan}
-    found = kind(**numbers, **sizes, **options, elpd_i=_by_example(pointwise))
-    return _mark(found, data)
-
-
-def _by_example(values: np.ndarray) -> "xr.DataArray":
+def _summed(
+    cls: Any, pointwise: np.ndarray, data: Data, num_draws: int, *, kind: str = "", **more: Any
+) -> "az.ELPDData":
+    """Return a result of ArviZ, of a class, with scores (N,) of the examples, and further fields."""
     import xarray as xr
 
-    return xr.DataArray(values, dims=["obs_id"], coords={"obs_id": range(len(values))})
+    fields = {"elpd": float(pointwise.sum()), "se": math.sqrt(len(data) * pointwise.var()), "p": math.nan} | more
+    fields |= {"n_samples": num_draws, "n_data_points": len(data), "scale": "log", "warning": False, "good_k": math.nan}
+    by_example = xr.DataArray(pointwise, dims=["obs_id"], coords={"obs_id": range(len(data))})
+    return _mark(cls(**fields, elpd_i=by_example), data, kind)
 
 
-def _mark(found: "az.ELPDData", data: Data) -> "az.ELPDData":
-    """Note in a result the targets it was computed on."""
+def _mark(found: "az.ELPDData", data: Data, kind: str) -> "az.ELPDData":
+    """Note in a result the targets it was computed on, and a kind that ArviZ does not have."""
     values = np.ascontiguousarray(data.y.double().cpu().numpy())
     found.elpd_i.attrs["targets"] = hashlib.sha256(values.tobytes()).hexdigest()[:8]
+    if kind:
+        found._kind = kind
     return found
 
 
@@ -106,17 +102,17 @@ def kfold(
 ) -> "az.ELPDDataLOOKFold":
     """Return exact K-fold cross-validation, for ArviZ: each example is predicted by a fit that has not seen its fold.
 
-    This scores the procedure, model and method together. It takes K + 1 fits; the fit to all data serves only the
-    effective number of parameters `p`. Fits of `SVI` to equally many examples run side by side.
+    It takes K + 1 fits, one of them to all data, for the effective number of parameters `p`. Fits of `SVI` to equally
+    many examples run side by side.
 
     Args:
         model: the model.
         data: `Data` or a pair (x, y) of N examples.
         method: the method of the fits.
-        folds: number of folds K, drawn at random, with classes spread evenly and examples of equal inputs in one fold;
-            or the fold of each example, (N,), labels of any kind.
-        groups: the group of each example, (N,), such as a patient with several rows: labels of any kind; those of
-            `data` if not given. A group is in one fold, so that the score, with its error, is that of new groups.
+        folds: number of folds K, drawn at random, with classes spread evenly and equal inputs in one fold; or the fold
+            of each example, (N,), labels of any kind.
+        groups: the group of each example, (N,), such as its patient; those of `data` if not given. A group is in one
+            fold, so that the score, with its error, is that of new groups.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
         device: as in `fit`.
@@ -142,20 +138,20 @@ def kfold(
     elpd, seen = np.empty(len(data)), _scores(whole, data, num_draws)
     for fold, posterior in enumerate(fits):
         elpd[labels == fold] = _scores(posterior, data[labels == fold], num_draws)
-    more = {"p": float((seen - elpd).sum()), "n_folds": len(fits), "p_kfold_i": _by_example(seen - elpd)}
+    difference = float((seen - elpd).sum())
+    found: az.ELPDDataLOOKFold
+    found = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, p=difference, n_folds=len(fits))
+    found.p_kfold_i = found.elpd_i.copy(data=seen - elpd)
     if members is not None:
-        more["se"] = _error_over(members, elpd)
-    found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, **more)
-    if members is not None:
-        found.elpd_i.attrs["groups"] = tuple(members.tolist())
+        found.se, found.elpd_i.attrs["groups"] = _error_over(members, elpd), tuple(members.tolist())
     return found
 
 
 def _folds(folds: Any, groups: np.ndarray | None, model: BNN, data: Data, seed: int) -> np.ndarray:
     """Return the fold of each example, (N,), numbered from 0: as given, or drawn by scikit-learn.
 
-    Groups stay whole. If none are given, they are examples with equal inputs, else a fit would have seen examples that
-    it is judged by, unless there are fewer than folds. Classes are spread evenly if one has a member for each fold.
+    Groups stay whole; if not given, they are examples with equal inputs, unless there are fewer of these than folds.
+    Classes are spread evenly if one has a member for each fold.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -196,16 +192,14 @@ def fit_each(
         members = [index for index, data in enumerate(sets) if len(data) == size]
         groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
     posteriors: dict[int, Any] = {}
-    for group in groups:
-        if len(group) > 1:
-            run = Run(seed=derive(seed, f"fit {group[0]}"), progress=progress, **arguments)
-            fits = replicates_in_silence(model, [sets[index] for index in group], method, run)
-            posteriors |= zip(group, fits, strict=True)
-    alone = [group[0] for group in groups if len(group) == 1]
-    with progress_bar(alone, desc="fits", unit="fit", shown=progress and bool(alone)) as bar:
-        for index in bar:
-            run = Run(seed=derive(seed, f"fit {index}"), progress=False, **arguments)
-            posteriors[index] = fit_in_silence(model, sets[index], method, run)
+    with progress_bar(groups, desc="fits", unit="group" if side_by_side else "fit", shown=progress) as bar:
+        for first, *others in bar:
+            run = Run(seed=derive(seed, f"fit {first}"), progress=progress and bool(others), **arguments)
+            if others:
+                together = [sets[index] for index in (first, *others)]
+                posteriors |= zip((first, *others), replicates_in_silence(model, together, method, run), strict=True)
+            else:
+                posteriors[first] = fit_in_silence(model, sets[first], method, run)
     return [posteriors[index] for index in range(len(sets))]
 
 
@@ -236,8 +230,6 @@ def loo(
     """
     import arviz as az
 
-    from pyrobnn.diagnostics.arviz_classes import LooUnderQ
-
     data = in_memory(data)
     members = posterior.members
     has_chains = all(built(member.guide).chains() is not None for member in members)
@@ -254,16 +246,12 @@ def loo(
         efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
-    if not all(tables and tables[0]["type"] in _EXACT_METHODS for tables in methods):
-        result.__class__ = LooUnderQ
-    return _mark(result, data)
+    is_exact = all(tables and tables[0]["type"] in ("nuts", "hmc") for tables in methods)
+    return _mark(result, data, "" if is_exact else "LOO under q")
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:
-    """Return effective over actual number of draws for the likelihood of an example, the mean over examples.
-
-    The weights themselves would not do, since a network has many mirror images.
-    """
+    """Return effective over actual number of draws for the likelihood, which mirror images share, of a mean example."""
     import arviz as az
 
     likelihood = np.exp(log_likelihood - log_likelihood.max(("chain", "draw"))).astype(float)
@@ -276,6 +264,17 @@ def _error_over(members: Any, scores: np.ndarray) -> float:
     return math.sqrt(len(sums) * sums.var())
 
 
+def _facts(result: "az.ELPDData") -> dict[str, Any]:
+    """Return what results to compare have in common, by what is wrong otherwise; None goes with anything."""
+    folds = getattr(result, "n_folds", None)
+    groups = result.elpd_i.attrs.get("groups", range(result.n_data_points))
+    return {
+        "Results of different kinds measure different things": f"{result.kind}{f' with {folds} folds' * bool(folds)}",
+        "Results can be compared on the same examples in the same order only": result.elpd_i.attrs.get("targets"),
+        "Results rest on different numbers of examples or groups": len(set(groups)),
+    }
+
+
 def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
 
@@ -285,8 +284,8 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of the same kind and on the same examples.
 
     Returns:
-        A row for each model, best first: `elpd`, `se`, the difference to the best `elpd_diff` with its standard error
-        `dse`, over groups if `kfold` had any, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
+        A row for each model, best first, with the columns of ArviZ; the standard error `dse` of the difference to the
+        best is over groups if `kfold` had any. `az.plot_compare` takes it.
 
     Raises:
         InputError: fewer than two results, other objects, or results of different kinds, folds or examples.
@@ -299,27 +298,17 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         ['large', 'small']
     """
     import arviz as az
+    import pandas as pd
     from scipy.stats import norm
 
     for name, result in elpds.items():
         if not isinstance(result, az.ELPDData):
-            raise InputError(
-                f"`compare` takes results of heldout_elpd, loo or kfold by name, got {type(result).__name__} for "
-                f"{name!r}: apply one of these first."
-            )
+            got = f"{type(result).__name__} for {name!r}"
+            raise InputError(f"`compare` takes results of heldout_elpd, loo or kfold by name, got {got}.")
     if len(elpds) < 2:
         raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
-    targets = "Results can be compared on the same examples in the same order only"
-    folds = {name: getattr(one, "n_folds", None) for name, one in elpds.items()}
-    kinds = {name: f"{one.kind} with {folds[name]} folds" if folds[name] else one.kind for name, one in elpds.items()}
-    groups = {name: one.elpd_i.attrs.get("groups", range(one.n_data_points)) for name, one in elpds.items()}
-    described: dict[str, dict[str, Any]] = {
-        "Results of different kinds measure different things": kinds,
-        targets: {name: one.elpd_i.attrs.get("targets") for name, one in elpds.items()},
-        "Results rest on different numbers of examples or groups": {name: len(set(of)) for name, of in groups.items()},
-    }
-    for problem, values in described.items():
-        if len(set(values.values()) - {None}) > 1:
+    for problem, values in pd.DataFrame([_facts(one) for one in elpds.values()], list(elpds)).items():
+        if values.nunique() > 1:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
     table = az.compare(dict(elpds), method="stacking", round_to="none")

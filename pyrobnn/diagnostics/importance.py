@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.given import in_memory
-from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
 from pyrobnn.diagnostics.convert import log_likelihoods, log_prior_density
 from pyrobnn.guides.base import built
@@ -84,10 +83,10 @@ class ImportanceWeights:
             InputError: weights that are not reliable, or not one value per draw.
         """
         if not self.is_reliable:
-            raise InputError(
-                f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior "
-                "for weights to mend. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS."
+            said = (
+                f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior"
             )
+            raise InputError(f"{said}. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS.")
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
         if array.ndim < 1 or len(array) != self.num_draws:
             raise InputError(f"`values` must have one row for each of {self.num_draws} draws, got shape {array.shape}.")
@@ -122,14 +121,16 @@ def importance_weights(
     require_single(posterior, "importance_weights")
     data = in_memory(data, weighted=True)
     if num_draws < _FEWEST:
-        raise InputError(
-            f"`num_draws` must be at least {_FEWEST}, got {num_draws}: k-hat is that of the largest weights."
-        )
+        raise InputError(f"`num_draws` must be at least {_FEWEST} for a k-hat, got {num_draws}.")
     _require_continuous(posterior)
     linear = built(posterior.guide).linearized if linearized is None else linearized
     seed = posterior.seed if seed is None else seed
-    log_p, log_q = _densities(posterior, data, num_draws, seed, linearized=linear)
-    ratios = log_p - log_q
+
+    def log_ratios(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
+        log_likelihood = log_likelihoods(posterior, data, draws, linearized=linear).sum(1)
+        return log_prior_density(posterior, draws) + log_likelihood - log_q.double()
+
+    ratios = torch.cat(posterior.map_draws(log_ratios, num_draws, seed=seed)).cpu().numpy()
     log_weights, khat = pareto_smooth(ratios)
     net = posterior.bnn.settings["net"]
     hidden = net.hidden if isinstance(net, MLP) and not linear else ()
@@ -173,10 +174,8 @@ def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     bad = np.flatnonzero(np.isnan(ratios) | (ratios == np.inf))
     if len(bad) or not np.isfinite(ratios).any():
         where = f"draw {bad[0]} has {ratios[bad[0]]}" if len(bad) else "every draw has -inf"
-        raise InputError(
-            f"The log importance ratios log p(w, D) - log q(w) must be numbers, but {where}: the fit diverged, or the "
-            "likelihood overflows."
-        )
+        remedy = "the fit diverged, or the likelihood overflows"
+        raise InputError(f"The log importance ratios must be numbers, but {where}: {remedy}.")
     shifted = ratios - ratios.max()
     if shifted.min() > -_ROUNDING:
         shifted = np.zeros_like(shifted)
@@ -200,22 +199,7 @@ def _require_continuous(posterior: Posterior) -> None:
     for name, q in drawn.items():
         carries = isinstance(q, dist.Delta) and not auxiliary and bool((q.log_density != 0).any())
         if isinstance(q, MaskedPoint) or carries:
-            raise InputError(
-                f"The guide puts {name!r} on finitely many or pruned values, so q has no density: train another guide, "
-                "or take the posterior before pruning."
-            )
+            said = f"The guide puts {name!r} on finitely many or pruned values, so q has no density"
+            raise InputError(f"{said}: train another guide, or take the posterior before pruning.")
     if not auxiliary and all(isinstance(q, dist.Delta) for q in drawn.values()):
         raise InputError(f"{type(posterior.guide).__name__} is a point, which has no density: train another guide.")
-
-
-def _densities(
-    member: Posterior, data: Data, num_draws: int, seed: int, *, linearized: bool | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return log p(w, D) and log q(w) of draws, each (S,) in float64."""
-
-    def densities(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
-        log_likelihood = log_likelihoods(member, data, draws, linearized=linearized).sum(1)
-        return torch.stack([log_prior_density(member, draws) + log_likelihood, log_q.double()])
-
-    log_p, log_q = torch.cat(member.map_draws(densities, num_draws, seed=seed), 1).cpu().numpy()
-    return log_p, log_q

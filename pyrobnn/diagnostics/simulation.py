@@ -35,8 +35,8 @@ class VsbcReport:
         tree: ArviZ DataTree with the shares p of draws below the truth in the group `prior_sbc`, with dimensions
             (simulation, ...), for `az.plot_ecdf_pit(tree, group="prior_sbc", sample_dims=["simulation"])`.
         table: a row for each quantity: `mean` of p (1/2 if unbiased; less if draws are too high), `spread`, the mean
-            distance of p from 1/2 over the distance of a uniform p (1 if right; more if draws are too narrow), and
-            p-values of the hypotheses that p is `symmetric` around 1/2 and that it is `uniform`.
+            distance of p from 1/2 over that of a uniform p (1 if right; more if draws are too narrow), and p-values for
+            p to be `symmetric` around 1/2 (Wilcoxon's signed ranks) and `uniform` (ArviZ).
         num_simulations: M.
         num_draws: S.
     """
@@ -87,9 +87,8 @@ def vsbc(
     """Check a method of inference by variational simulation-based calibration (Yao et al. 2018, algorithm 2).
 
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
-    p is the share of the fit's draws below the truth, uniform if fits are exact. Compared are, at the probes, the mean
-    of the targets or the probabilities of the classes, and the latents of the likelihood, in the units of the model.
-    Symmetry around 1/2, without which there is a bias, is tested by Wilcoxon's signed ranks, uniformity by ArviZ.
+    p is the share of the fit's draws below the truth, uniform if fits are exact. Compared are the means of targets or
+    the probabilities of classes at the probes, and the latents of the likelihood, in the units of the model.
 
     Args:
         model: the model; every unknown must have a prior.
@@ -117,10 +116,8 @@ def vsbc(
     check_count(num_draws, "num_draws")
     names = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
     if names:
-        raise InputError(
-            f"A truth can be simulated only from a prior, and {', '.join(names)} would be optimised. Fix it, or "
-            'give it a prior, such as Gaussian(scale={"type": "half_normal", "scale": 1.0}) for the noise.'
-        )
+        said = f"A truth can be simulated only from a prior, and {', '.join(names)} would be optimised. Fix it, or"
+        raise InputError(f'{said} give it a prior, as Gaussian({{"type": "half_normal", "scale": 1.0}}) for the noise.')
     inputs, places = as_inputs(x), as_inputs(probes, "probes")
     if shape_of(places[0]) != shape_of(inputs[0]):
         raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
