@@ -92,7 +92,7 @@ def test_report_says_how_standardised_targets_change_the_scale():
 def test_refusals_and_pruning_nothing():
     data, loader = bnn.datasets.sinusoid(), DataLoader(TensorDataset(torch.ones(4)))
     posterior = quick(bnn.BNN(bnn.MLP(1, [3], 1), prior=UNIT), bnn.SVI(steps=2), data)
-    with pytest.raises(bnn.InputError, match="must be in memory here, got a DataLoader"):
+    with pytest.raises(bnn.InputError, match="Expected data in memory, got a DataLoader"):
         bnn.elbo_report(posterior, loader)
     with pytest.raises(bnn.InputError, match="pruned weights are points at zero, without a density"):
         bnn.elbo_report(bnn.prune(posterior, 0.3), data)

@@ -226,7 +226,7 @@ def test_replicates_keep_batch_statistics_of_their_own():
 
 def test_loader_batches_are_neither_lost_nor_recorded_at_the_size_of_the_last():
     data = TensorDataset(torch.arange(7.0)[:, None], torch.arange(7.0))
-    batches = LoaderBatches(DataLoader(data, batch_size=3), lambda x, y: (x, y))
+    batches = LoaderBatches(DataLoader(data, batch_size=3), lambda x, y: (x, y), None, torch.zeros(()))
     assert [len(next(batches)[0]) for _ in range(2)] == [3, 3]
     assert len(batches.peek()[0]) == 3
     assert [float(next(batches)[1][0]) for _ in range(3)] == [6.0, 0.0, 3.0]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.data.leaks import leaking
+from pyrobnn.data.leaks import leaks
 from pyrobnn.diagnostics.checks import CHECKS, blocks
 from pyrobnn.verdict.evidence import Evidence
 
@@ -31,8 +31,8 @@ NUMBERS, LABELS = RNG.normal(size=NUM), torch.arange(NUM) % 3
 )
 def test_columns_that_should_not_be_inputs_are_named(column, y, is_named):
     data = bnn.Data(np.stack([PLAIN, column], 1), y, feature_names=["a", "b"])
-    assert list(leaking(data)) == ["b"] * is_named
-    assert not leaking(data[:40])
+    assert list(leaks(data)) == ["b"] * is_named
+    assert not leaks(data[:40])
 
 
 PATIENT = np.repeat(RNG.permutation(20), 10)

@@ -268,7 +268,7 @@ REFUSED = {
     "a generator": (lambda: bnn.Loader(batch for batch in BATCHES), "is a generator, which can be gone through only"),
     "an iterator": (
         lambda: bnn.Loader(iter(BATCHES)),
-        "is a list_iterator, which can be gone through only once, .* a list of batches",
+        "is a list_iterator, which can be gone through only once: .* a list of batches",
     ),
     "a dataset": (lambda: bnn.Loader(PAIRS), "is a TensorDataset, .* pass a DataLoader"),
     "no function": (lambda: bnn.Loader(BATCHES, split=(0, 1)), r"`split` must be a function .*, got \(0, 1\)"),
@@ -293,7 +293,7 @@ REFUSED = {
     ),
     "shuffled": (lambda: fit(plain(), (X, Y)).predict(DataLoader(PAIRS, 7, shuffle=True)), "in random order, .*"),
     "no batches": (lambda: fit(plain(), (X, Y)).predict(bnn.Loader([])), "The loader yields no batch"),
-    "folds": (lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)), r"pass Data, or bnn.Loader"),
+    "folds": (lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)), r"pass bnn.Loader"),
 }
 
 

@@ -9,8 +9,6 @@ from helpers import refused
 from sklearn.preprocessing import QuantileTransformer
 
 import pyrobnn as bnn
-from pyrobnn.data.in_memory import scaler_of
-from pyrobnn.data.input_maps import INPUT_MAPS, InputMap
 from pyrobnn.runs.spec import RunSpec
 
 RNG = np.random.default_rng(0)
@@ -52,8 +50,8 @@ def test_rows_of_some_weight_count_so_often_and_many_rows_are_sampled():
     weights = RNG.integers(1, 4, 600)
     copies = bnn.Data(np.repeat(X, weights, 0), np.repeat(Y, weights), standardize=True, inputs="ranks")
     ours, theirs = data("ranks", weights=weights).x_scaler, copies.x_scaler
-    torch.testing.assert_close(ours.more.quantiles, theirs.more.quantiles, rtol=1e-12, atol=0)
-    many = bnn.Data(np.linspace(0, 1, 100_001)[:, None], np.zeros(100_001), inputs="ranks").x_scaler.more
+    torch.testing.assert_close(ours.quantiles, theirs.quantiles, rtol=1e-12, atol=0)
+    many = bnn.Data(np.linspace(0, 1, 100_001)[:, None], np.zeros(100_001), inputs="ranks").x_scaler
     torch.testing.assert_close(many.quantiles[0], torch.linspace(0, 1, 500, dtype=torch.float64), rtol=0, atol=0.01)
 
 
@@ -80,47 +78,10 @@ def test_posteriors_take_raw_columns_also_loaded_and_exported(tmp_path):
     later = bnn.fit(
         bnn.update_prior(fits[0]), bnn.Data(X[:9] + 1, Y[:9], standardize=True), bnn.SVI(steps=5), **SETTINGS
     )
-    assert torch.equal(later.x_scaler.more.quantiles, fits[0].x_scaler.more.quantiles)
+    assert torch.equal(later.x_scaler.quantiles, fits[0].x_scaler.quantiles)
     others = fitted(data()[:300])
-    with refused("in the same units"):
+    with refused("the same units"):
         bnn.Mixture([fits[0], others])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Squares(InputMap):
-    """The squared distance from the mean."""
-
-    mean: torch.Tensor
-
-    @classmethod
-    def fit(cls, x, weights):
-        return cls(x.mean(0))
-
-    def __call__(self, x):
-        return (x - self.mean).square()
-
-
-def test_a_new_map_is_a_class_and_a_name(tmp_path, monkeypatch):
-    monkeypatch.setitem(INPUT_MAPS, "squares", Squares)
-    train = data("squares")
-    squares = (train.x[:, :3] - train.x[:, :3].mean(0)).square()
-    assert torch.equal(
-        train.x_scaler.transform(train.x), torch.cat([data("plain").x_scaler.transform(train.x), squares], 1)
-    )
-    assert train.num_inputs == train[:1].num_inputs == 8
-    posterior = fitted(train, bnn.SVI(steps=5))
-    posterior.save(tmp_path / "squares")
-    mean = posterior.predict(X[:9], num_draws=4, seed=1).mean
-    assert torch.equal(bnn.load(tmp_path / "squares").predict(X[:9], num_draws=4, seed=1).mean, mean)
-    torch.testing.assert_close(posterior.predictor(4, seed=1)(torch.tensor(X[:9]))[0].double(), mean)
-
-
-@pytest.mark.parametrize("name", INPUT_MAPS)
-def test_the_tensors_of_a_map_make_it_again(name):
-    scaler = data(name).x_scaler
-    again = scaler_of(**scaler.tensors)
-    assert isinstance(again.more, INPUT_MAPS[name])
-    assert torch.equal(again.transform(torch.tensor(X)), scaler.transform(torch.tensor(X)))
 
 
 def test_parts_of_the_data_are_as_wide():

@@ -162,10 +162,7 @@ def test_numbers_of_any_size_are_standardised(size):
 
 
 def _in_parts(values):
-    moments = Moments()
-    for part in values.split(7):
-        moments.add(part)
-    return moments.scaler()
+    return functools.reduce(Moments.merged, map(Moments.of, values.split(7))).scaler()
 
 
 def test_mean_and_deviation_have_all_their_digits_far_from_zero_also_with_weights():

@@ -12,6 +12,7 @@ from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 
+Split = Callable[[Any], tuple[Any, Any]]
 Batch = tuple[Any, ...]
 """Inputs (`X`) and the tensors of targets and, if given, weights: the model's arguments, in order."""
 
@@ -85,20 +86,19 @@ class LoaderBatches:
     over the average B of the last whole epoch. A position is the random states before the epoch, of the process and of
     the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
-    `read` makes a validated pair (x, y) of what is loaded, and `prepare` brings it into the units and onto the device
-    of the model, whose precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size.
+    `split` is as in `Loader`, and `prepare` brings a pair into the units and onto the device of the model, whose
+    precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size.
     """
 
     def __init__(
         self,
         loader: Iterable[Any],
         prepare: Callable[[X, Tensor], Batch],
-        mean_rows: int | float | None = None,
-        like: Tensor | None = None,
-        read: Callable[[Any], tuple[X, Tensor]] | None = None,
+        mean_rows: float | None,
+        like: Tensor,
+        split: Split | None = None,
     ) -> None:
-        self._loader, self._prepare, self._read = loader, prepare, read or checked_batch
-        self._like = torch.zeros(()) if like is None else like
+        self._loader, self._prepare, self._split, self._like = loader, prepare, split, like
         self._mean_rows, self._alike = mean_rows, mean_rows is None
         self._epoch: Iterator[Any] = iter(())
         self._before, self._taken, self._rows = self._random_states(), 0, 0
@@ -117,11 +117,8 @@ class LoaderBatches:
             self._begin_epoch()
             batch = next(self._epoch, None)
         if batch is None:
-            raise InputError(
-                "The loader yields no batch any more: each epoch must begin anew, so give it a dataset that can be "
-                "read more than once."
-            )
-        x, y = self._read(batch)
+            raise InputError("The loader yields no batch any more: give it a dataset that can be read more than once.")
+        x, y = checked_batch(batch, self._split)
         self._taken, self._rows, self._largest = self._taken + 1, self._rows + len(x), max(self._largest, len(x))
         self._mean_rows = self._mean_rows or len(x)
         prepared = self._prepare(x, y)
@@ -200,11 +197,17 @@ def samplers_of(loader: Iterable[Any]) -> tuple[Any, Any, Any]:
     return getattr(loader, "sampler", None), groups, getattr(groups, "sampler", None)
 
 
-def split_batch(batch: Any) -> tuple[Any, Any]:
-    """Return inputs and targets of a loader's batch, targets of None where the batch has inputs alone.
+def split_batch(batch: Any, split: Split | None = None) -> tuple[Any, Any]:
+    """Return inputs and targets of a loader's batch, as `split` tells, with None for targets that it does not have.
 
-    The targets of a mapping are its `labels`, `label`, `y` or `target`, those of a tuple come last.
+    Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, those of a tuple come last.
     """
+    if split is not None:
+        pair = split(batch)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
+            raise InputError(f"`split` must return a pair (x, y), got {given}.", page=_PAGE)
+        return pair
     if isinstance(batch, Mapping):
         name = next((name for name in _TARGETS if name in batch), None)
         return {key: value for key, value in batch.items() if key != name}, None if name is None else batch[name]
@@ -214,24 +217,17 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
 
 
-def checked_batch(batch: Any) -> tuple[X, Tensor]:
+def checked_batch(batch: Any, split: Split | None = None) -> tuple[X, Tensor]:
     """Return a loader's batch as a validated pair (x, y); `split_batch` tells which is which."""
-    x, y = split_batch(batch)
-    if y is not None:
-        return checked_pair(x, y)
-    known, is_mapping = " or ".join(map(repr, _TARGETS)), isinstance(batch, Mapping)
-    got = (
-        listed(map(repr, batch))
-        if is_mapping
-        else f"{type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, (tuple, list)) else ''}"
-    )
-    wrong = f"'s mapping must hold the targets as {known}" if is_mapping else " must yield pairs (x, y) or mappings"
-    code = _split_example("'a'", "'b'") if is_mapping else _split_example()
-    raise InputError(f"A loader{wrong}, got {got}: say which are inputs and targets, as in {code}.", page=_PAGE)
-
-
-def checked_pair(x: Any, y: Any) -> tuple[X, Tensor]:
-    """Return inputs and targets of a batch, validated."""
+    x, y = split_batch(batch, split)
+    if y is None and split is None:
+        is_mapping = isinstance(batch, Mapping)
+        expected = f"have targets as {' or '.join(_TARGETS)}" if is_mapping else "yield pairs (x, y) or mappings"
+        got = listed(map(repr, batch)) if is_mapping else type(batch).__name__
+        code = _split_example("'a'", "'b'") if is_mapping else _split_example()
+        raise InputError(
+            f"A loader must {expected}, got {got}: say which are inputs and targets, as in {code}.", page=_PAGE
+        )
     inputs = checked_inputs(x, y.shape[:1] if isinstance(y, Tensor) else None)
     return inputs, as_targets(y, len(inputs))
 

@@ -35,10 +35,7 @@ def in_memory(data: Any, *, weighted: bool = False) -> Data:
     """Return `Data` or a pair (x, y) as `Data`; refuse data that are not in memory, and weights unless `weighted`."""
     given = as_data(data)
     if not isinstance(given, Data):
-        name = type(data).__name__
-        raise InputError(
-            f"The data must be in memory here, got a {name}: pass Data, or bnn.Loader(loader).in_memory()."
-        )
+        raise InputError(f"Expected data in memory, got a {type(data).__name__}: pass bnn.Loader(loader).in_memory().")
     if given.weights is not None and not weighted:
         raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
     return given

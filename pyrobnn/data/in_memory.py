@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, c
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data import InputColumns
-from pyrobnn.data.input_maps import INPUT_MAPS, MOST_ROWS, PLAIN, InputMap
+from pyrobnn.data.input_maps import MOST_ROWS, NUM_WAVES, PLAIN, quantiles_of, ranks_of
 from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
 
 
@@ -65,9 +65,7 @@ class Data:
         self.groups = None if groups is None else torch.from_numpy(numbered(groups, len(self.x), "groups"))
         self.standardize = check_flag(standardize, "standardize")
         if standardize and isinstance(self.x, Inputs):
-            raise InputError(
-                "`standardize` is for inputs of a single tensor: scale those of a mapping or tuple before."
-            )
+            raise InputError("`standardize` is for inputs of a single tensor: scale a mapping or tuple before.")
         self.inputs: InputColumns = inputs
         self._columns = _columns_of(self.x, inputs)
         self.feature_names = column_names(feature_names, x, self.x)
@@ -124,7 +122,8 @@ class Data:
             return scaler
         x = single(self.x, "A table")
         loc, scale = (value.expand(x.shape[1:]).clone() for value in (scaler.loc, scaler.scale))
-        return InputScaler(loc, scale, self._columns, INPUT_MAPS[self.inputs].fit(x[:, self._columns], self.weights))
+        waves = 2.0 ** torch.arange(NUM_WAVES[self.inputs], dtype=torch.float64, device=x.device)
+        return InputScaler(loc, scale, self._columns, quantiles_of(x[:, self._columns], self.weights), waves)
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -195,8 +194,8 @@ def _columns_of(x: X, inputs: str) -> Tensor:
     """Return the numbers (C,) of the columns to map: those with three values or more, of others it tells nothing."""
     if inputs == PLAIN:
         return torch.empty(0, dtype=torch.int64)
-    if inputs not in [*INPUT_MAPS] or isinstance(x, Inputs) or x.ndim != 2:
-        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(INPUT_MAPS)
+    if inputs not in [*NUM_WAVES] or isinstance(x, Inputs) or x.ndim != 2:
+        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(NUM_WAVES)
         raise InputError(f"`inputs` must be {PLAIN}, or {known} of a table x (N, D), got {given}.")
     return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
 
@@ -275,12 +274,7 @@ class Scaler:
     @classmethod
     def fit(cls, values: Tensor, weights: Tensor | None = None, *, targets: bool = False) -> "Scaler":
         """Fit to values of shape (N, *row), inputs or targets, each row counted by its weight (N,), or once."""
-        return cls._of(*_moments(values, weights), targets=targets)
-
-    @classmethod
-    def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor, *, targets: bool) -> "Scaler":
-        constant = torch.where(largest > 0, largest, 1.0) if targets else torch.ones_like(deviation)
-        return cls(mean, torch.where(deviation <= CONSTANT * largest, constant, deviation))
+        return Moments.of(values, weights).scaler(targets=targets)
 
     def transform[V: X](self, values: V) -> V:
         """Map original units to standard units, in at least the precision given, some rows at a time."""
@@ -314,68 +308,61 @@ class Scaler:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputScaler(Scaler):
-    """Standard units of a table x (N, D), and beside them what a map makes of some `columns` (C,) in original units."""
+    """Standard units of a table x (N, D), and beside them the ranks, and `waves` of them, of some `columns` (C,)."""
 
     columns: Tensor
-    more: InputMap
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Those of the units, and of the map."""
-        return {"loc": self.loc, "scale": self.scale, "columns": self.columns, **vars(self.more)}
+    quantiles: Tensor
+    waves: Tensor
 
     def standard(self, x: Tensor) -> Tensor:
         """Map a table to all inputs, in the precision and place of the tensors."""
-        return torch.cat([super().standard(x), self.more(x[:, self.columns])], 1)
+        return torch.cat([super().standard(x), ranks_of(x[:, self.columns], self.quantiles, self.waves)], 1)
 
 
-def scaler_of(loc: Tensor, scale: Tensor, columns: Tensor | None = None, **more: Tensor) -> Scaler:
-    """Return the map with these `tensors`; `KeyError` where no map of inputs has their names."""
-    if columns is None:
-        return Scaler(loc, scale)
-    maps = {frozenset(field.name for field in dataclasses.fields(each)): each for each in INPUT_MAPS.values()}
-    return InputScaler(loc, scale, columns, maps[frozenset(more)](**more))
+def scaler_of(loc: Tensor, scale: Tensor, **more: Tensor) -> Scaler:
+    """Return the map with these `tensors`; `TypeError` for other names."""
+    return InputScaler(loc, scale, **more) if more else Scaler(loc, scale)
 
 
-class Moments:
-    """Mean and standard deviation of values in parts, merged without cancellation (Chan, Golub & LeVeque 1983)."""
+class Moments(NamedTuple):
+    """The number of rows, and mean, standard deviation and largest size of each of their columns, in float64."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._deviation = self._largest = torch.zeros((), dtype=torch.float64)
+    num: int
+    mean: Tensor
+    deviation: Tensor
+    largest: Tensor
 
-    def add(self, values: Tensor) -> None:
-        """Take in values of shape (n, *row)."""
-        mean, deviation, largest = _moments(values)
-        self._count += len(values)
-        share = len(values) / self._count
-        change = mean - self._mean
-        within = torch.hypot(self._deviation * math.sqrt(1 - share), deviation * math.sqrt(share))
-        self._deviation = torch.hypot(within, change * math.sqrt(share * (1 - share)))
-        self._mean = self._mean + change * share
-        self._largest = torch.maximum(self._largest, largest)
+    @classmethod
+    def of(cls, values: Tensor, weights: Tensor | None = None) -> "Moments":
+        """Return those of values (N, *row), each row counted by its weight (N,), or once.
+
+        A power of two scales each column to a size near 1, where no square overflows or vanishes. The mean's rounding
+        error is added to it, so that it has all its digits far from zero.
+        """
+        values = values.double()
+        largest = values.abs().amax(0)
+        unit = torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
+        share = None if weights is None else (weights / weights.sum()).view(-1, *[1] * (values.ndim - 1))
+
+        def average(numbers: Tensor) -> Tensor:
+            return numbers.mean(0) if share is None else (share * numbers).sum(0)
+
+        centred = values / unit
+        mean = average(centred)
+        missed = average(centred.sub_(mean))
+        deviation = average(centred.sub_(missed).square_()).sqrt()
+        return cls(len(values), (mean + missed) * unit, deviation * unit, largest)
+
+    def merged(self, other: "Moments") -> "Moments":
+        """Return those of the rows of both, without cancellation (Chan, Golub & LeVeque 1983)."""
+        num = self.num + other.num
+        share, change = other.num / num, other.mean - self.mean
+        within = torch.hypot(self.deviation * math.sqrt(1 - share), other.deviation * math.sqrt(share))
+        deviation = torch.hypot(within, change * math.sqrt(share * (1 - share)))
+        return Moments(num, self.mean + change * share, deviation, torch.maximum(self.largest, other.largest))
 
     def scaler(self, *, targets: bool = False) -> Scaler:
-        """Return the scaler of all values together, equal to `Scaler.fit` up to rounding."""
-        return Scaler._of(self._mean, self._deviation, self._largest, targets=targets)
-
-
-def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
-
-    A power of two scales each column to a size near 1, where no square overflows or vanishes. The mean's rounding error
-    is added to it, so that it has all its digits far from zero.
-    """
-    values = values.double()
-    largest = values.abs().amax(0)
-    unit = torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
-    share = None if weights is None else (weights / weights.sum()).view(-1, *[1] * (values.ndim - 1))
-
-    def average(numbers: Tensor) -> Tensor:
-        return numbers.mean(0) if share is None else (share * numbers).sum(0)
-
-    centred = values / unit
-    mean = average(centred)
-    missed = average(centred.sub_(mean))
-    deviation = average(centred.sub_(missed).square_()).sqrt()
-    return (mean + missed) * unit, deviation * unit, largest
+        """Return the map of these columns to standard units."""
+        constant = torch.where(self.largest > 0, self.largest, 1.0) if targets else torch.ones_like(self.deviation)
+        is_constant = self.deviation <= CONSTANT * self.largest
+        return Scaler(self.mean, torch.where(is_constant, constant, self.deviation))

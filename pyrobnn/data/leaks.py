@@ -1,14 +1,11 @@
 """Columns that should not be inputs: a copy of the target, or the number of a row."""
 
-from typing import Literal
-
 import numpy as np
 from torch import Tensor
 
 from pyrobnn.data.in_memory import Data
 
-Leak = Literal["copy", "row number"]
-_SAID: dict[Leak, str] = {
+SAID = {
     "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
     "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
 }
@@ -17,22 +14,16 @@ _FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
 
 
 def leaks(data: Data) -> dict[str, str]:
-    """Return what is wrong with columns that hardly can be inputs, in words, by the name of the column."""
-    return {name: _SAID[kind].format(name) for name, kind in leaking(data).items()}
-
-
-def leaking(data: Data) -> dict[str, Leak]:
-    """Return the columns of a table of two or more that hardly can be inputs, by name; none of fewer than 50 rows.
+    """Return what is wrong, of `SAID`, with columns of a table of two or more and 50 rows or more, by their name.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
     range of it. Numbers of rows are different whole numbers, of a range of at most twice the rows.
     """
-    given = data.x
-    if not isinstance(given, Tensor) or given.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
+    if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
         return {}
-    x, y = given.detach().cpu().double().numpy(), data.y.detach().cpu().double().numpy()
+    x, y = (values.detach().cpu().double().numpy() for values in (data.x, data.y))
     classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
-    found: dict[str, Leak] = {}
+    found = dict[str, str]()
     for name, column in zip(data.feature_names or [f"x{at}" for at in range(x.shape[1])], x.T, strict=True):
         if not np.isfinite(column).all() or column.min() == column.max() or x.shape[1] < 2:
             continue

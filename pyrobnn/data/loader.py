@@ -24,7 +24,7 @@ from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, join_rows, single
-from pyrobnn.data.batches import checked_batch, checked_inputs, checked_pair, kept_generators, samplers_of, split_batch
+from pyrobnn.data.batches import Split, checked_batch, checked_inputs, kept_generators, samplers_of, split_batch
 from pyrobnn.data.in_memory import Data, Moments, Scaler
 
 _PAGE = "how-to/large-data"
@@ -36,9 +36,8 @@ _END = object()
 class Loader:
     """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
-    Wrap a DataLoader to say which parts of a batch are inputs and targets, or how many examples N there are. One with
-    torch's samplers knows N; it is unknown for an `IterableDataset` without a length, ready-made batches, samplers
-    of yours, and other iterables. The ELBO needs N. See docs/how-to/large-data.md.
+    Wrap a DataLoader to say which parts of a batch are inputs and targets, or how many examples N there are: the ELBO
+    needs N, and only a DataLoader with torch's samplers, and a length, knows it. See docs/how-to/large-data.md.
 
     Attributes:
         loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
@@ -57,7 +56,7 @@ class Loader:
     """
 
     loader: Iterable[Any]
-    split: Callable[[Any], tuple[Any, Any]] | None = None
+    split: Split | None = None
     num_data: int | None = None
     standardize: bool = False
 
@@ -65,10 +64,10 @@ class Loader:
         """Refuse objects other than loaders, functions that cannot be called, and invalid numbers of examples."""
         is_once = isinstance(self.loader, Iterator) and not callable(getattr(self.loader, "reset", None))
         if is_once or not isinstance(self.loader, Iterable):
-            can = "can be gone through only once" if is_once else "is no DataLoader and no other iterable of batches"
+            can = "can be gone through only once" if is_once else "is no iterable of batches"
             raise InputError(
-                f"`loader` is a {type(self.loader).__name__}, which {can}, and each epoch begins anew: pass a "
-                "DataLoader, a list of batches, or an object whose `__iter__` begins anew.",
+                f"`loader` is a {type(self.loader).__name__}, which {can}: pass a DataLoader, a list of batches, or an "
+                "object whose `__iter__` begins anew.",
                 page=_PAGE,
             )
         if self.split is not None and not callable(self.split):
@@ -79,19 +78,11 @@ class Loader:
 
     def pair(self, batch: Any) -> tuple[X, Tensor]:
         """Return inputs and targets of a batch, validated."""
-        return checked_batch(batch) if self.split is None else checked_pair(*self._told(batch))
+        return checked_batch(batch, self.split)
 
     def inputs_of(self, batch: Any) -> X:
         """Return the inputs of a batch, which may have no targets."""
-        return checked_inputs((split_batch if self.split is None else self._told)(batch)[0])
-
-    def _told(self, batch: Any) -> tuple[Any, Any]:
-        assert self.split is not None
-        pair = self.split(batch)
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
-            raise InputError(f"`split` must return a pair (x, y), got {given}.", page=_PAGE)
-        return pair
+        return checked_inputs(split_batch(batch, self.split)[0])
 
     def one_pass[T](self, read: Callable[[Any], T]) -> Iterator[T]:
         """Yield what a function makes of each batch of an epoch; random states of loader and process stay.
@@ -134,11 +125,13 @@ class Loader:
     def _scalers(self) -> tuple[Scaler, Scaler]:
         if not self.standardize:
             return Scaler.identity(), Scaler.identity()
-        moments = Moments(), Moments()
-        for x, y in self.one_pass(self.pair):
-            moments[0].add(single(x, "`standardize`"))
-            moments[1].add(y)
-        return moments[0].scaler(), moments[1].scaler(targets=True)
+
+        def moments(batch: Any) -> tuple[Moments, Moments]:
+            x, y = self.pair(batch)
+            return Moments.of(single(x, "`standardize`")), Moments.of(y)
+
+        x, y = functools.reduce(lambda a, b: (a[0].merged(b[0]), a[1].merged(b[1])), self.one_pass(moments))
+        return x.scaler(), y.scaler(targets=True)
 
     @property
     def shuffles(self) -> bool:
@@ -173,11 +166,8 @@ class Loader:
             epoch = epoch._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
         num_data = self.num_data or epoch.num_data
         if num_data is None:
-            raise InputError(
-                f"{epoch.unknown}: the ELBO needs the number of examples N, so pass "
-                "bnn.Loader(loader, num_data=N) in its place.",
-                page=_PAGE,
-            )
+            advice = "pass bnn.Loader(loader, num_data=N) in its place"
+            raise InputError(f"{epoch.unknown}: the ELBO needs the number of examples N, so {advice}.", page=_PAGE)
         return num_data, epoch._replace(is_pass=epoch.is_pass and num_data == (epoch.num_data or num_data))
 
 
@@ -201,20 +191,19 @@ def _epoch(loader: Iterable[Any]) -> Epoch:
     if not isinstance(loader, DataLoader):
         return Epoch(unknown=f"A loader of the type {type(loader).__name__} does not tell how many examples it has")
     groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    sampler, is_pass = getattr(groups, "sampler", None), True
     if loader.batch_sampler is None and type(groups) is not BatchSampler:
         return Epoch(unknown="The DataLoader yields ready-made batches")
-    if type(groups) is BatchSampler and isinstance(loader.dataset, IterableDataset):
-        num_data = num_rows = _length(loader.dataset)
-    elif type(groups) is BatchSampler and type(sampler) in (SequentialSampler, SubsetRandomSampler, DistributedSampler):
-        num_data = num_rows = _length(sampler)
-    elif type(groups) is BatchSampler and isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
-        is_uniform = isinstance(sampler, RandomSampler)
-        num_data = len(sampler.data_source) if is_uniform else int(torch.count_nonzero(sampler.weights))  # type: ignore[union-attr]
-        num_rows = sampler.num_samples
-        is_pass = not sampler.replacement and num_rows == num_data
-    else:
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    sampler: Any = loader.dataset if is_stream else getattr(groups, "sampler", None)
+    is_known = is_stream or type(sampler) in (SequentialSampler, SubsetRandomSampler, DistributedSampler)
+    is_drawn = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+    if type(groups) is not BatchSampler or not (is_known or is_drawn):
         return Epoch(is_pass=False, unknown="The DataLoader's sampler does not tell which examples an epoch has")
+    num_data = num_rows = sampler.num_samples if is_drawn else _length(sampler)
+    if is_drawn:
+        is_uniform = isinstance(sampler, RandomSampler)
+        num_data = len(sampler.data_source) if is_uniform else int(torch.count_nonzero(sampler.weights))
+    is_pass = not is_drawn or (not sampler.replacement and num_rows == num_data)
     if not num_rows:
         return Epoch()
     size, left = groups.batch_size, num_rows % groups.batch_size

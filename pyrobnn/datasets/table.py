@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.errors import counted
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import leaks
+from pyrobnn.data.leaks import SAID, leaks
 from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
@@ -112,6 +112,7 @@ def load_table(
     x = imputer.copies(given, 1)[0]
     data = Data(x, found.values, standardize=True, feature_names=names, target_name=target, groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
+    doubts = [SAID[kind].format(name) for name, kind in leaks(data[whole]).items()] if len(whole) else []
     return Dataset(
         name=path.name.removesuffix(ending(path)),
         task=found.task,
@@ -125,7 +126,7 @@ def load_table(
         encoder=encoder,
         notes=(*table.notes, *encoder.notes),
         described=table.described,
-        doubts=(*(leaks(data[whole]).values() if len(whole) else ()), *_constants(taught), *_gaps(taught, table)),
+        doubts=(*doubts, *_constants(taught), *_gaps(taught, table)),
         groups=together,
         strata=y,
         numbers=table.rows + 1,

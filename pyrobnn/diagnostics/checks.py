@@ -16,7 +16,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import flat_rows
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import leaking
+from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import continued_gain
@@ -402,7 +402,7 @@ def classes(evidence: Evidence) -> Finding | None:
 
 def leak(evidence: Evidence) -> Finding | None:
     """A line through a column explains 99.99 % of the target, each class has its own range, or rows are numbered."""
-    found = leaking(evidence.train)
+    found = leaks(evidence.train)
     if not found:
         return None
     kind = next(iter(found.values()))

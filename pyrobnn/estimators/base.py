@@ -25,7 +25,7 @@ from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import leaks
+from pyrobnn.data.leaks import SAID, leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
@@ -174,8 +174,8 @@ class AbstractBNN(BaseEstimator):
         )
         if reset:
             tell_of_constants(examples)
-            for text in leaks(examples).values():
-                warn_user(text, PoorFitWarning)
+            for name, kind in leaks(examples).items():
+                warn_user(SAID[kind].format(name), PoorFitWarning)
             num_classes = self._num_labels or None
             self._facts = Facts.of(self.TASK, examples, given, num_classes=num_classes, learns_on=learns_on)
             num_data = max(self._facts.num_data, round(examples.total_weight))

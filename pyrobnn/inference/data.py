@@ -342,7 +342,7 @@ class Source:
         if not epoch.is_even:  # rows of an average batch, judged by the first batch
             mean = first if epoch.num_rows is None else epoch.num_rows / epoch.num_batches
             mean = mean * first / epoch.first if epoch.first and epoch.num_rows is not None else mean
-        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, self.data.pair)
+        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, self.data.split)
 
     def check_targets(self, bnn: BNN, y: Tensor) -> None:
         """Refuse targets of a batch that the likelihood cannot produce; their positions may differ in number."""
