@@ -138,7 +138,7 @@ def test_fit_estimator_and_spec_take_the_same_rule_and_say_it(tmp_path):
     prepared = RunSpec.from_dict({"data": {"path": str(path), "target": "y"}}).prepare()
     assert prepared.choice.sentence == explain(prepared.train)
     assert prepared.choice.sentence.startswith("440 rows of numbers: up to 500")  # the rows to fit to, as elsewhere
-    assert prepared.choice.sentence in prepared.sentence
+    assert prepared.choice.sentence in str(prepared.choice)  # as the report lists it
 
 
 def test_without_a_method_data_must_be_in_memory():
