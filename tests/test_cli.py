@@ -274,7 +274,7 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(argumen
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of the system")
 @pytest.mark.parametrize(
     ("most", "left"),
-    [(300, ["my.csv"]), (4_000, ["my.csv"]), pytest.param(80_000, ["my.csv", "r"], marks=pytest.mark.slow)],
+    [(300, ["my.csv"]), (4_000, ["my.csv"]), pytest.param(80_000, ["my.csv", "r.unfinished"], marks=pytest.mark.slow)],
 )
 def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here, monkeypatch):
     """At the mark of the run, a checkpoint, the posterior, or what is made from it."""
@@ -289,7 +289,7 @@ def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here,
     *_, said = done.stderr.splitlines()
     assert said.startswith("error: r")
     assert "could not be written (File too large): make room on the disk. Nothing is left of it." in said
-    assert ("r keeps what was done: the same command goes on" in said) == ("r" in left)
+    assert ("r.unfinished keeps what was done: the same command goes on" in said) == ("r.unfinished" in left)
     assert "Errno" not in said
     assert sorted(path.name for path in here.iterdir()) == left
 
@@ -383,11 +383,13 @@ def test_a_stop_names_the_command_that_goes_on(here, monkeypatch):
             patch.setattr(*place)
             done = invoke("fit", "spec.toml")
         assert done.exit_code == 128 + signal.SIGINT
-        keeps = f"runs/spec keeps what was done: the same command goes on, or `pyrobnn fit runs/spec/{UNFINISHED}`."
+        mark = f"runs/spec.unfinished/{UNFINISHED}"
+        keeps = f"runs/spec.unfinished keeps what was done: the same command goes on, or `pyrobnn fit {mark}`."
         assert done.stderr.endswith(f"error: stopped by SIGINT: {keeps}\n")
-        assert sorted(path.name for path in (here / "runs/spec").iterdir()) == sorted([*files, UNFINISHED])
-    done = invoke("fit", f"runs/spec/{UNFINISHED}")
+        assert sorted(path.name for path in (here / "runs/spec.unfinished").iterdir()) == sorted([*files, UNFINISHED])
+    done = invoke("fit", mark)
     assert done.exit_code == 0, done.output
+    assert [path.name for path in (here / "runs").iterdir()] == ["spec"]
     assert not (here / "runs/spec" / UNFINISHED).exists()
 
 
@@ -399,11 +401,13 @@ def test_signals_end_a_run_cleanly(number, here):
     command = [sys.executable, "-c", "from pyrobnn.cli import main; main()", "fit", "spec.toml", "--out", "run"]
     process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not any((here / "run" / CHECKPOINT).glob("*.safetensors")) and time.monotonic() < deadline:
+    while not any((here / "run.unfinished" / CHECKPOINT).glob("*.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
-    keeps = f"run keeps what was done: the same command goes on, or `pyrobnn fit run/{UNFINISHED}`."
+    keeps = (
+        "run.unfinished keeps what was done: the same command goes on, or `pyrobnn fit run.unfinished/unfinished.toml`."
+    )
     assert error == f"error: stopped by {number.name}: {keeps}\n"
-    assert [path.name for path in (here / "run" / CHECKPOINT).iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in (here / "run.unfinished" / CHECKPOINT).iterdir() if path.name.startswith(".")] == []

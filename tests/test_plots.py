@@ -584,6 +584,8 @@ def test_predictive_check_of_classes_shows_binomial_intervals():
     expected = [stats.binom.ppf([0.025, 0.975], 100, p) / 100 for p in (0.7, 0.3)]
     np.testing.assert_allclose(ends, expected, atol=0.0101)
     assert labelled(axis, "observed").get_ydata().tolist() == [0.5, 0.5]
+    legend, figure = axis.get_legend().get_window_extent(), axis.figure.bbox
+    assert legend.width < axis.get_window_extent().width < figure.width
 
 
 # planes

@@ -16,7 +16,7 @@ from pyrobnn.inference.training import loop
 from pyrobnn.metrics import score
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.compared import Comparison, compare_runs
-from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED
+from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED, place_of
 from pyrobnn.runs.predict import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, run
 from pyrobnn.runs.spec import RunSpec
@@ -164,10 +164,10 @@ def interrupted(monkeypatch, path, spec, **arguments):
         patch.setattr(loop.Checkpoint, "write", write)
         with pytest.raises(Killed) as caught:
             run(spec, path, progress=False, **arguments)
-    assert caught.value.__notes__ == [
-        f"{path} keeps what was done: the same command goes on, or `pyrobnn fit {path / UNFINISHED}`."
-    ]
-    assert names(path) == [CHECKPOINT, UNFINISHED]
+    place = place_of(path)
+    keeps = f"{place} keeps what was done: the same command goes on, or `pyrobnn fit {place / UNFINISHED}`."
+    assert caught.value.__notes__ == [keeps]
+    assert names(place) == [CHECKPOINT, UNFINISHED]
 
 
 LONGER = {"fit": {"type": "svi", "steps": 30, "engine": "eager", "batch_size": 16}}
@@ -177,13 +177,12 @@ ENSEMBLE = {"fit": {"type": "ensemble", "members": 2, "engine": "eager", "method
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [LONGER, ENSEMBLE], ids=["svi", "ensemble"])
 def test_the_same_call_goes_on_to_the_same_bytes(changes, tmp_path, no_report, monkeypatch):
-    """And so does the spec that the folder keeps; an earlier run is replaced from the start."""
-    run(spec_of(), tmp_path / "run", progress=False)
-    interrupted(monkeypatch, tmp_path / "run", spec_of(**changes), overwrite=True)
+    """And so does the spec that is kept."""
+    interrupted(monkeypatch, tmp_path / "run", spec_of(**changes))
     with pytest.raises(InputError, match="has no manifest.json, the run was interrupted: `pyrobnn fit .*unfinished"):
         predict_table(tmp_path / "run", tmp_path / "new.csv")
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    asked = RunSpec.from_toml(tmp_path / "copy" / UNFINISHED)
+    shutil.copytree(place_of(tmp_path / "run"), place_of(tmp_path / "copy"))
+    asked = RunSpec.from_toml(place_of(tmp_path / "copy") / UNFINISHED)
     results = [
         run(spec_of(**changes), tmp_path / "run", progress=False),
         run(asked, tmp_path / "copy", progress=False),
@@ -193,42 +192,56 @@ def test_the_same_call_goes_on_to_the_same_bytes(changes, tmp_path, no_report, m
     assert names(results[0].path) == FILES
 
 
-def test_another_run_does_not_trample_on_an_interrupted_one(tmp_path, no_report, monkeypatch):
-    spec = spec_of(**LONGER)
-    interrupted(monkeypatch, tmp_path / "run", spec)
-    with pytest.raises(InputError, match="has a run with other settings, which was interrupted: `pyrobnn fit .*` goes"):
-        run(spec_of(), tmp_path / "run", progress=False)
-    mark = tmp_path / "run" / UNFINISHED
-    assert tomllib.loads(mark.read_text())["fit"]["steps"] == 30
-    assert run(spec_of(), tmp_path / "run", progress=False, overwrite=True).posterior.record.num_steps == 3
-    assert not mark.exists()
-
-
-def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, no_report, monkeypatch):
-    file = tmp_path / "t.csv"
-    file.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))
-    spec = spec_of(data={"path": str(file), "target": "y"}, **LONGER)
-    interrupted(monkeypatch, tmp_path / "run", spec)
-    before = file.read_text()
-    file.write_text(before.replace(".5\n", ".25\n"))
-    with pytest.raises(InputError, match="is of another fit, the data differ"):
-        run(spec, tmp_path / "run", progress=False)
-    assert names(tmp_path / "run") == [CHECKPOINT, UNFINISHED]
-    file.write_text(before)
+@pytest.mark.slow
+def test_an_earlier_run_stays_until_the_new_one_is_complete(tmp_path, no_report, monkeypatch):
+    """Through bad input, a fit that fails and an interruption, after which the same call goes on."""
+    path, spec = tmp_path / "run", spec_of(**LONGER)
+    run(spec_of(), path, progress=False)
+    before = outcome(path)
+    with pytest.raises(InputError, match="splits 0 to 19"):
+        run(spec_of(data={"name": "diabetes", "split": 20}), path, progress=False, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyrobnn.runs.run.fit_in_silence", failing(RuntimeError("no ink")))
+        with pytest.raises(RuntimeError, match="no ink"):
+            run(spec, path, progress=False, overwrite=True)
+    assert names(tmp_path) == ["run"]
+    interrupted(monkeypatch, path, spec, overwrite=True)
     with monkeypatch.context() as patch:
         patch.setattr("pyrobnn.runs.run.score", failing(Killed()))
         with pytest.raises(Killed):
-            run(spec, tmp_path / "run", progress=False)
-    file.write_text(before.replace(".5\n", ".25\n"))
-    with pytest.raises(InputError, match="have changed since its fit"):
-        run(spec, tmp_path / "run", progress=False)
+            run(spec, path, progress=False, overwrite=True)
+    assert outcome(path) == before
+    assert names(path) == FILES
+    monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
+    assert run(spec, path, progress=False, overwrite=True).posterior.record.num_steps == 30
+    assert names(tmp_path) == ["run"]
+    assert outcome(path) != before
+
+
+@pytest.mark.slow
+def test_another_run_does_not_trample_on_an_interrupted_one(tmp_path, no_report, monkeypatch):
+    """Neither one of other settings nor one of other data."""
+    file = tmp_path / "t.csv"
+    file.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))
+    data = {"path": str(file), "target": "y"}
+    spec = spec_of(data=data, **LONGER)
+    interrupted(monkeypatch, tmp_path / "run", spec)
+    before, place = file.read_text(), place_of(tmp_path / "run")
+    for text, other in ((before, spec_of(data=data)), (before.replace(".5\n", ".25\n"), spec)):
+        file.write_text(text)
+        with pytest.raises(InputError, match="a run of other settings or data, which was interrupted: `pyrobnn fit"):
+            run(other, tmp_path / "run", progress=False)
+        assert names(place) == [CHECKPOINT, UNFINISHED]
+    assert tomllib.loads((place / UNFINISHED).read_text())["fit"]["steps"] == 30
+    assert run(other, tmp_path / "run", progress=False, overwrite=True).posterior.record.num_steps == 30
+    assert not place.exists()
 
 
 STAGES = {
     "pyrobnn.runs.run.save_posterior": [],
-    "pyrobnn.runs.run.make_manifest": ["posterior", "spec.toml"],
+    "pyrobnn.runs.run.version": ["posterior", "spec.toml"],
     "pyrobnn.runs.run.score": FIT_FILES,
-    "pyrobnn.runs.run.diagnose": [*FIT_FILES, "metrics.json"],
+    "pyrobnn.runs.run.diagnosis_of": [*FIT_FILES, "metrics.json"],
     "pyrobnn.report.render": JUDGED,
     "pyrobnn.diagnostics.convert.to_datatree": sorted({*FILES} - {"posterior.nc"}),
 }
@@ -243,10 +256,11 @@ def test_an_end_anywhere_keeps_the_fit_and_the_same_call_completes_it(stage, err
         with pytest.raises(error, match="no ink") as caught:
             run(spec_of(), tmp_path / "r", progress=False)
     assert "keeps what was done" in caught.value.__notes__[-1]
-    assert set(names(tmp_path / "r")) - {CHECKPOINT} == {*STAGES[stage], UNFINISHED}
+    place = place_of(tmp_path / "r")
+    assert set(names(place)) - {CHECKPOINT} == {*STAGES[stage], UNFINISHED}
     if "manifest.json" in STAGES[stage]:
         (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")
-        assert len(predict_table(tmp_path / "r", tmp_path / "new.csv")) == 1
+        assert len(predict_table(place, tmp_path / "new.csv")) == 1
     monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
     assert run(spec_of(), tmp_path / "r", progress=False).posterior.seed == 1
     assert names(tmp_path / "r") == FILES
@@ -513,7 +527,7 @@ def test_what_cannot_be_compared_is_refused(whole, tmp_path, no_report):
     manifest = json.loads((changed / "manifest.json").read_text(encoding="utf-8"))
     manifest["data"]["sha256"] = "0" * 64
     (changed / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(InputError, match="have changed since it was made"):
+    with pytest.raises(InputError, match="have changed since its fit"):
         compare_runs([whole.path, changed])
 
 

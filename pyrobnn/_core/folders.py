@@ -31,8 +31,7 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
         for inner in (*made.rglob("*"), made):
             if not inner.is_symlink():
                 _sync(inner)
-        _take_name(made, path, work / "replaced")
-        _sync(path.parent)
+        take_name(made, path)
 
 
 @contextmanager
@@ -101,15 +100,19 @@ def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
         _sync(path.parent)
 
 
-def _take_name(made: Path, path: Path, aside: Path) -> None:
-    try:
-        if path.exists():
-            path.rename(aside)
-        made.rename(path)
-    except BaseException:
-        if aside.exists() and not path.exists():
-            aside.rename(path)
-        raise
+def take_name(made: Path, path: Path) -> None:
+    """Give a folder the name of another, which it replaces; both stay where that fails."""
+    with _beside(path) as work:
+        aside = work / "replaced"
+        try:
+            if path.exists():
+                path.rename(aside)
+            made.rename(path)
+        except BaseException:
+            if aside.exists() and not path.exists():
+                aside.rename(path)
+            raise
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

@@ -152,7 +152,7 @@ def _frequencies(
     axis.set_xlim(-0.6, len(classes) - 0.4)
     shown = classes[:: max(1, len(classes) // 10)]
     named_ticks(axis, shown, [plain(str(class_names[label])) for label in shown], _LETTERS_UNDER_A_PANEL)
-    axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
+    axis.set_ylim(0, 1.35 * axis.get_ylim()[1])
     title(axis, "Observed and simulated frequencies")
-    legend(axis, loc="upper left", ncols=3, columnspacing=1.2)
+    legend(axis, loc="upper left", ncols=2, columnspacing=1.2)
     return figure

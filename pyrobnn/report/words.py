@@ -17,8 +17,6 @@ from pyrobnn.metrics import Score
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _NUM_MAIN, _NUM_SHOWN = 9, 3
 """Scores that the report shows at once, and the terminal beside that of the first sentence."""
-_OF_AN_ORDER = ("ause", "aurc")
-"""Scores of the order of examples, which a constant has not."""
 _MOST_FREQUENT_SHARE = 0.8
 """Share of the most frequent class from which on accuracy says little."""
 
@@ -44,11 +42,6 @@ def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
     users = (name for name in scores if meaning(name) == (name, ""))
     first = [name for name in (*[*WORDS["scores"]][:_NUM_MAIN], *users) if name in scores]
     return first, [name for name in scores if name not in first]
-
-
-def simple_score(model: str, scores: Mapping[str, Score], key: str) -> Score | None:
-    """Return a score of a baseline; none where it says nothing of a constant."""
-    return None if model == "constant" and key in _OF_AN_ORDER else scores.get(key)
 
 
 def leading(scores: Mapping[str, Score], baselines: Baselines) -> str | None:
@@ -105,7 +98,7 @@ def score_lines(scores: Mapping[str, Score], baselines: Baselines, num: int) -> 
     rows = [(f"{num} held-out rows", "pyrobnn", *baselines)]
     first = leading(scores, baselines)
     for name in [name for name in score_rows(scores)[0] if name != first][:_NUM_SHOWN]:
-        others = (simple_score(model, entries, name) or "" for model, entries in baselines.items())
+        others = (entries.get(name, "") for entries in baselines.values())
         rows.append((name_of(name, scores[name]), *map(str, (scores[name], *others))))
     return aligned(rows)
 

@@ -15,8 +15,9 @@ from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.report.words import aligned, name_of, score_rows, text
 from pyrobnn.runs.folder import read_json, run_folder
-from pyrobnn.runs.predict import predict_run
+from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
+from pyrobnn.storage.load import load
 
 _DERIVED_SETTINGS = ("net.in_features", "net.out_features")
 """Settings that follow from the columns and the likelihood."""
@@ -77,17 +78,14 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     if len(runs) < 2 or len({Path(path).resolve() for path in runs}) < len(run_dirs):
         raise InputError(f"Pass two or more different run folders to compare, got {', '.join(map(str, run_dirs))}.")
     (first, one), *_ = runs.items()
+    rows = {name: run.dataset.rows(run.spec.data.split)[1] for name, run in runs.items()}
     for name, run in runs.items():
-        if run.dataset.checksum != one.dataset.checksum or not np.array_equal(_rows(run), _rows(one)):
+        if run.dataset.checksum != one.dataset.checksum or not np.array_equal(rows[name], rows[first]):
             raise InputError(
-                f"{name} was scored on other examples than {first}: runs can be compared only on the same rows of the "
-                "same file, held out in the same way (--groups, --test-last, data.test, data.split). Fit one of them "
-                "again so."
+                f"{name} was scored on other examples than {first}: only runs on the same rows of the same file can be "
+                "compared. Fit one again with the same --groups, --test-last, data.test and data.split."
             )
-    predictions = {}
-    for name, run in runs.items():
-        x = run.dataset.held_out(run.spec.data.split)
-        predictions[name] = predict_run(Path(name), x, num_draws=run.spec.predict.num_draws)
+    predictions = {name: predicted(run, load(Path(name) / "posterior")) for name, run in runs.items()}
     scores = {name: dict(score(found, runs[name].test.y)) for name, found in predictions.items()}
     best = max(runs, key=lambda name: scores[name]["log_likelihood"].value)
     differences = {}
@@ -106,14 +104,10 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     return Comparison(best, scores, differences, _unlike(settings), len(one.test))
 
 
-def _rows(run: Prepared) -> np.ndarray:
-    return np.asarray(run.dataset.rows(run.spec.data.split)[1])
-
-
 def _prepare(folder: Path) -> Prepared:
     prepared = RunSpec.from_toml(folder / "spec.toml").prepare()
     if prepared.dataset.checksum != read_json(folder / "manifest.json")["data"]["sha256"]:
-        raise InputError(f"The data of {folder} have changed since it was made: its checksum is another. Fit it again.")
+        raise InputError(f"The data of {folder} have changed since its fit: fit it again.")
     return prepared
 
 

@@ -12,14 +12,24 @@ from typing import Any
 from pydantic_core import to_json
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import check_free, check_writable, new_file, next_name
+from pyrobnn._core.folders import check_free, check_writable, new_file, next_name, take_name
 from pyrobnn._core.remedies import reader
 from pyrobnn.tables.files import ending
 
 UNFINISHED = "unfinished.toml"
-"""The spec as it was asked for; the file is there from the start of a run to its end."""
+"""The spec as it was asked for, in the folder of a run that is not finished."""
 CHECKPOINT, ALL_ROWS, ROWS = "checkpoint", "all_rows", "rows.safetensors"
 """Checkpoints of a fit, the fit to all rows, and the rows from which missing values are drawn."""
+
+
+def place_of(path: Path) -> Path:
+    """Return the folder in which a run is made: beside its own, which an earlier run may have until then."""
+    return Path(f"{path}.unfinished")
+
+
+def finished(place: Path) -> Path:
+    """Return the folder that a run has at its end."""
+    return Path(str(place).removesuffix(".unfinished"))
 
 
 def has_fit(path: Path) -> bool:
@@ -32,69 +42,73 @@ def run_folder(run_dir: str | Path, needed: str = "manifest.json") -> Path:
     folder = Path(run_dir)
     if has_fit(folder) and (folder / needed).is_file():
         return folder
-    if (folder / UNFINISHED).is_file():
-        raise InputError(f"{folder} has no {needed}, the run was interrupted: {go_on(folder)} goes on with it.")
+    for place in (folder, place_of(folder)):
+        if (place / UNFINISHED).is_file():
+            raise InputError(f"{folder} has no {needed}, the run was interrupted: {go_on(place)} goes on with it.")
     raise InputError(f"{folder} is not a run folder, it has no {needed}: pass one from `fit`.")
 
 
 def new_run_folder(source: Path, *, overwrite: bool) -> Path:
     """Return the folder for a table or spec; for the spec of a run a new one beside it, or its own to be replaced."""
     run_dir = source.parent if source.parent.name else source.absolute().parent
-    if source.name == UNFINISHED or (source.name == "spec.toml" and has_fit(run_dir)):
-        return run_dir if overwrite or source.name == UNFINISHED else Path(next_name(str(run_dir)))
+    if source.name == UNFINISHED:
+        return finished(run_dir)
+    if source.name == "spec.toml" and has_fit(run_dir):
+        return run_dir if overwrite else Path(next_name(str(run_dir)))
     return Path("runs") / (source.name.removesuffix(ending(source)) if ending(source) else source.stem)
 
 
-def go_on(path: Path) -> str:
+def go_on(place: Path) -> str:
     """Return the command that goes on with an unfinished run."""
-    return f"`pyrobnn fit {quote(str(path / UNFINISHED))}`"
+    return f"`pyrobnn fit {quote(str(place / UNFINISHED))}`"
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
     """Refuse a folder that has something else, or another run that is complete, or that cannot be made."""
-    if (path / UNFINISHED).is_file():
+    place = place_of(path)
+    if (place / UNFINISHED).is_file():
         return
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already: choose another name, or replace it with {_overwrite()}.")
     check_free(path, has_fit)
+    check_free(place)
     check_writable(path)
 
 
-def begin(path: Path, asked: str, *, overwrite: bool) -> None:
-    """Make the folder of a run with its mark, or find that of the same run; `asked` is its spec in TOML."""
-    mark = path / UNFINISHED
-    text = f"# This run is not finished: the command that began it, or {go_on(path)}, goes on with it.\n{asked}"
-    if mark.is_file() and not overwrite:
-        if mark.read_text(encoding="utf-8").partition("\n")[2] == asked:
-            return
-        if _has_work(path):
-            raise InputError(
-                f"{path} has a run with other settings, which was interrupted: {go_on(path)} goes on with it. Choose "
-                f"another folder, or replace it with {_overwrite()}."
-            )
-    shutil.rmtree(path, ignore_errors=True)
-    with new_file(mark) as file:
-        file.write_text(text, encoding="utf-8")
-
-
 @contextmanager
-def kept(path: Path) -> Iterator[None]:
-    """Take the mark away at the end. After an interruption the folder stays; an error leaves none without a fit."""
+def new_run(path: Path, asked: str, data: str, *, overwrite: bool) -> Iterator[Path]:
+    """Yield the folder in which a run is made, with what the same run left there; at the end it takes the name `path`.
+
+    `asked` is the spec in TOML, and `data` a checksum. After an interruption the folder stays, after an error if a fit
+    or a checkpoint is in it.
+    """
+    place = place_of(path)
+    mark, text = place / UNFINISHED, f"# of data {data}\n{asked}"
+    if not (mark.is_file() and mark.read_text(encoding="utf-8").partition("\n")[2] == text):
+        if not overwrite and (_has_work(place) or os.path.lexists(path)):
+            raise InputError(
+                f"{place} has a run of other settings or data, which was interrupted: {go_on(place)} goes on with it. "
+                f"Choose another folder, or replace it with {_overwrite()}."
+            )
+        shutil.rmtree(place, ignore_errors=True)
+        with new_file(mark) as file:
+            file.write_text(f"# Not finished: the same command, or {go_on(place)}, goes on.\n{text}", encoding="utf-8")
     try:
-        yield
+        yield place
     except BaseException as error:
-        is_lost = isinstance(error, FloatingPointError) or not _has_work(path)
-        if isinstance(error, Exception) and is_lost and not has_fit(path):
-            shutil.rmtree(path)
+        keeps = has_fit(place) if isinstance(error, FloatingPointError) else _has_work(place)
+        if isinstance(error, Exception) and not keeps:
+            shutil.rmtree(place)
         else:
-            error.add_note(f"{path} keeps what was done: the same command goes on, or {go_on(path)}.")
+            error.add_note(f"{place} keeps what was done: the same command goes on, or {go_on(place)}.")
         raise
-    shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
+    shutil.rmtree(place / CHECKPOINT, ignore_errors=True)
+    take_name(place, path)
     (path / UNFINISHED).unlink()
 
 
-def _has_work(path: Path) -> bool:
-    return has_fit(path) or any((path / CHECKPOINT).glob("*.safetensors"))
+def _has_work(place: Path) -> bool:
+    return has_fit(place) or any((place / CHECKPOINT).glob("*.safetensors"))
 
 
 def _overwrite() -> str:

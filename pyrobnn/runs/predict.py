@@ -15,7 +15,6 @@ from pyrobnn._core.folders import new_file
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.posterior.mixture import predict_copies
-from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.folder import ALL_ROWS, ROWS, read_json, run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
@@ -23,15 +22,6 @@ from pyrobnn.tables.encoder import Encoder
 
 _DECIMALS = 6
 """Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
-
-
-def predict_run(folder: Path, x: np.ndarray, *, num_draws: int) -> Prediction:
-    """Return the predictions of the posterior of a run for rows, with NaN where they lack a value."""
-    imputer = None
-    if (folder / ROWS).is_file():
-        encoder = read_json(folder / "manifest.json")["data"]["encoder"]
-        imputer = Imputer(load_file(folder / ROWS)["rows"], Encoder.stored(encoder).onehot())
-    return predict_copies(load(folder / "posterior"), imputer, x.astype(np.float64), num_draws=num_draws)
 
 
 def predict_table(
@@ -55,9 +45,13 @@ def predict_table(
         on_note(note)
     if len((outside := encoder.outside(rows.columns, first=1)).table):
         on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}")
+    imputer = None
+    if (place / ROWS).is_file():
+        imputer = Imputer(load_file(place / ROWS)["rows"], encoder.onehot())
     added = {} if data.get("encoder") is None else {"outside": outside.rows}
     with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
-        prediction = predict_run(place, encoder.matrix(rows.columns), num_draws=spec.predict.num_draws)
+        x, num_draws = encoder.matrix(rows.columns).astype(np.float64), spec.predict.num_draws
+        prediction = predict_copies(load(place / "posterior"), imputer, x, num_draws=num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**added)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

@@ -15,14 +15,13 @@ from pydantic import TypeAdapter
 from safetensors.numpy import save
 
 import pyrobnn
-from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
-from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
@@ -43,6 +42,7 @@ _MOST_ROWS_OF_A_SECOND_FIT = 2000
 error of a fit to the training part, and takes 1 to 7 s."""
 _TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
+_OF_AN_ORDER = ("ause", "aurc")
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 _HELD_OUT = ("median", "mean", "std", "lower_95", "upper_95", "class")
 """Columns of the predictions of the test part, beside the probabilities."""
@@ -90,116 +90,100 @@ def run(
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder (docs/how-to/save-and-load.md).
 
-    The same spec gives the same metrics and posterior on the same machine. Until all files are there, the folder has
-    unfinished.toml, the spec as it was given: the same call goes on, with an SVI fit from its last checkpoint to the
-    same bits. Bad input is refused before the folder is made, and so is a folder with another run, without `overwrite`.
-    `tell` is called with lines on the data and the columns before the fit.
+    The same spec gives the same metrics and posterior on the same machine. The folder is made beside its place, with
+    unfinished.toml, the spec as it was given: after an interruption the same call goes on, with an SVI fit from its
+    last checkpoint to the same bits. Bad input is refused first, and so is a folder with another run, which
+    `overwrite` replaces once the new one is complete. `tell` is called with lines on the data before the fit.
     """
     path = Path(out_dir)
+    path = path if path.name else path.absolute()
     files.check_new_run(path, overwrite=overwrite)
     prepared = spec.prepare(tell, progress=progress)
-    files.begin(path, spec.to_toml(), overwrite=overwrite)
-    with files.kept(path):
-        posterior = _fitted(prepared, path, progress=progress)
+    with files.new_run(path, spec.to_toml(), prepared.dataset.checksum, overwrite=overwrite) as place:
+        if files.has_fit(place):
+            posterior = load(place / "posterior")
+        else:
+            started = time.perf_counter()
+            posterior = _fit(prepared, place / CHECKPOINT, progress=progress)
+            _write_fit(place, prepared, posterior, time.perf_counter() - started)
         with waiting("scoring and checking the fit", shown=progress):
-            judged = _judged(prepared, posterior, path)
+            judged = _judged(prepared, posterior, place)
         result = _with_all_rows(judged, prepared, progress=progress)
         with waiting("drawing the pictures and writing the report", shown=progress):
-            _write_views(result, prepared)
-    return result
-
-
-def _fitted(prepared: Prepared, path: Path, *, progress: bool) -> Posterior | Mixture:
-    """Return the fit to the training part, and write it, if it is not there yet."""
-    if files.has_fit(path):
-        if files.read_json(path / "manifest.json")["data"]["sha256"] != prepared.dataset.checksum:
-            raise InputError(f"The data of {path} have changed since its fit: start anew in another folder.")
-        return load(path / "posterior")
-    started = time.perf_counter()
-    posterior = _fit(prepared, path / CHECKPOINT, progress=progress)
-    _write_fit(path, prepared, posterior, time.perf_counter() - started)
-    return posterior
+            _write_views(result, prepared, str(path))
+    return dataclasses.replace(result, path=path)
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
-    spec = prepared.spec
-    checkpoint = checkpoint if spec.method.offer().resumable else None
-    run_of_fit = Run(
-        seed=spec.fit.seed,
-        device=spec.fit.device,
-        engine=spec.fit.engine,
+    method = prepared.spec.method
+    checkpoint = checkpoint if method.offer().resumable else None
+    run_of_fit = prepared.spec.fit.run(
         progress=progress,
         validation=prepared.validation,
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
         choice=prepared.choice,
-        method=None if checkpoint is None else spec.method,
+        method=None if checkpoint is None else method,
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)
-    return fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
+    return fit_in_silence(prepared.bnn, prepared.train, method, run_of_fit)
 
 
 def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write posterior, the rows from which missing values are drawn, spec and manifest, which is last."""
+    dataset, record = prepared.dataset, posterior.members[0].record
     (place / "posterior").unlink(missing_ok=True)
     save_posterior(posterior, place / "posterior")
-    if (imputer := prepared.dataset.imputer) is not None:
-        (place / ROWS).write_bytes(save({"rows": imputer.rows}))
+    if dataset.imputer is not None:
+        (place / ROWS).write_bytes(save({"rows": dataset.imputer.rows}))
     (place / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-    files.write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
-
-
-def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
-    """Return versions, seed, data, device and time of a run, and the data's properties for prediction."""
-    dataset, record = prepared.dataset, posterior.record
     data = {key: getattr(dataset, key) for key in ("name", "task", "source", "licence", "class_names", "encoder")}
     data |= {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")} | {"sha256": dataset.checksum}
-    return {
+    manifest = {
         "pyrobnn": pyrobnn.__version__,
         "packages": {name: version(name) for name in _PACKAGES},
         "python": f"{platform.python_version()} on {platform.platform()}",
         "seed": prepared.spec.fit.seed,
         "data": data,
         **{key: getattr(record, key) for key in ("device", "threads", "engine")},
-        "wall_seconds": round(wall_seconds, 3),
+        "wall_seconds": round(seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    files.write_json(place / "manifest.json", manifest)
 
 
-def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path) -> RunResult:
+def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> RunResult:
     """Write scores, diagnosis and predictions of the test part, and return them as the result so far."""
-    train, test, validation = prepared.train, prepared.test, prepared.validation
-    num_draws, evidence = prepared.spec.predict.num_draws, _evidence(prepared, posterior)
-    prediction = _predicted(prepared, posterior)
+    train, test, validation, dataset = prepared.train, prepared.test, prepared.validation, prepared.dataset
+    num_draws, prediction = prepared.spec.predict.num_draws, predicted(prepared, posterior)
+    evidence = Evidence(
+        *(posterior, train, test, Budget(draws=num_draws), posterior.seed, dataset.class_names),
+        table=dataset.data,
+        columns=None if dataset.encoder is None else dataset.encoder.positions(),
+        dropped=prepared.spec.data.drop,
+    )
     scores, baselines = score(prediction, test.y), _simple_scores(evidence, test)
     metrics = {"scores": scores, "baselines": baselines, "num_draws": num_draws, "seed": posterior.seed}
     metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
     metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
-    files.write_json(path / "metrics.json", metrics | {"num_test": len(test)})
+    files.write_json(place / "metrics.json", metrics | {"num_test": len(test)})
     diagnosis = diagnosis_of(evidence)
-    files.write_json(path / "diagnosis.json", diagnosis)
+    files.write_json(place / "diagnosis.json", diagnosis)
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
-    write_table(rounded(table), path / "held_out.csv")
+    write_table(rounded(table), place / "held_out.csv")
     doubts = _below_zero(table, train.y)
-    return RunResult(posterior, train, test, scores, baselines, diagnosis, path, posterior, len(train), doubts)
-
-
-def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
-    """Return what the fit is judged by, for the table of scores, the diagnosis and the report."""
-    dataset, budget = prepared.dataset, Budget(draws=prepared.spec.predict.num_draws)
-    columns = None if dataset.encoder is None else dataset.encoder.positions()
-    of_file: dict[str, Any] = {"table": dataset.data, "columns": columns, "dropped": prepared.spec.data.drop}
-    data = prepared.train, prepared.test
-    return Evidence(posterior, *data, budget, posterior.seed, dataset.class_names, **of_file)
+    return RunResult(posterior, train, test, scores, baselines, diagnosis, place, posterior, len(train), doubts)
 
 
 def _simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
-    """Return the scores of a constant and a linear model; errors of means are those of least squares."""
+    """Return the scores of a constant, but those of an order, and a linear model, with least squares for its means."""
     scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
     if evidence.ordinary is not None:
         found = score(evidence.ordinary.predict(test.x), test.y)
         scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
+    for name in _OF_AN_ORDER:
+        scores.get("constant", {}).pop(name, None)
     return scores
 
 
@@ -244,7 +228,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
     with waiting(f"fitting all {counted(len(train), 'row')}, for predictions", shown=progress):
         final = _fit(whole, None, progress=False)
         found, before = (
-            float(_predicted(*pair).log_prob(test.y).mean()) for pair in ((whole, final), (prepared, judged.posterior))
+            float(predicted(*pair).log_prob(test.y).mean()) for pair in ((whole, final), (prepared, judged.posterior))
         )
         if not found >= before - _TOLERATED_LOSS:
             return judged
@@ -253,7 +237,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
     return dataclasses.replace(judged, final=final, num_learned=len(train))
 
 
-def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
+def predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
     """Return the predictions for the test part, of which rows may lack values."""
     x = prepared.dataset.held_out(prepared.spec.data.split)
     return predict_copies(posterior, prepared.dataset.imputer, x, num_draws=prepared.spec.predict.num_draws)
@@ -265,34 +249,33 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     return TypeAdapter(Diagnosis).validate_json((folder / "diagnosis.json").read_bytes())
 
 
-def _write_views(result: RunResult, prepared: Prepared) -> None:
+def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import Facts, render
 
-    folder, spec, dataset = result.path, prepared.spec, prepared.dataset
+    place, spec, dataset = result.path, prepared.spec, prepared.dataset
     encoder, num, notes = dataset.encoder, len(result.train), [str(prepared.choice), *dataset.notes]
     if result.final is not result.posterior:
         notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
     facts = Facts(
         spec=spec.as_dict(),
-        manifest=files.read_json(folder / "manifest.json"),
+        manifest=files.read_json(place / "manifest.json"),
         class_names=dataset.class_names,
         columns=None if encoder is None else encoder.positions(),
         first_days={} if encoder is None else encoder.first_days(),
         notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
-        folder=str(folder),
+        folder=folder,
     )
     given = {key: getattr(result, key) for key in ("train", "test", "scores", "baselines", "diagnosis")}
     rendered = render(result.posterior, **given, facts=facts)
-    with new_folder(folder / "figures", replaces=lambda _: True) as figures:
+    with new_folder(place / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
-    with new_file(folder / "report.html") as file:
+    with new_file(place / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
-    with new_file(folder / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
+    with new_file(place / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
         is_weighted = result.train.weights is not None
         rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else result.train
-        tree = to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws)
-        tree.to_netcdf(file, engine="h5netcdf")
+        to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")

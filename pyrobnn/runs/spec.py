@@ -74,6 +74,10 @@ class FitSpec:
         method = dict(self.settings) if self.method is None else method_to_table(self.method)
         return method | {key: getattr(self, key) for key in OF_ANY_FIT}
 
+    def run(self, **more: Any) -> Run:
+        """Return how a fit is to run, by this section and more."""
+        return Run(seed=self.seed, device=self.device, engine=self.engine, **more)
+
 
 @setting
 class PredictSpec:
@@ -169,11 +173,10 @@ class RunSpec:
         given = Given(
             **{name: getattr(self, name) for name in PARTS}, inputs=self.data.inputs, settings=self.fit.settings
         )
-        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine, progress=progress)
         is_drawn = self.data.path is not None and self.data.test_last is None
         try:
             facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
-            parts, record = settled(choose(facts), train, run)
+            parts, record = settled(choose(facts), train, self.fit.run(progress=progress))
             train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
             share = dataset.test if is_drawn else self.data.test
