@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.verdict import remedies
-from pyrobnn.verdict.words import MEASURES, templates
+from pyrobnn.verdict.finding import MEASURES, templates
 
 PAGE = Path(__file__).parents[1] / "docs/how-to/warnings.md"
 ANCHORS = {
@@ -18,21 +18,6 @@ ANCHORS = {
     "The data": "held-out-data",
 }
 REMEDIES = tomllib.loads((Path(remedies.__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
-REMEDIES |= {
-    name: {"words": words}
-    for name, words in {
-        "slower": "lower the learning rate",
-        "longer": "train longer",
-        "more_steps": "train longer",
-        "narrower": "narrow the prior",
-        "varying_noise": "let the noise depend on the inputs",
-        "amounts": "take a log-normal",
-        "other_noise": "take noise of another shape",
-        "more_draws": "draw more",
-        "longer_warmup": "warm up longer",
-    }.items()
-}
-"""Remedies in the words of the table of remedies, and those that depend on a fit."""
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
@@ -51,19 +36,15 @@ def cells(check):
 
 
 def section(title):
-    """A section of the page: its checks with how they are computed and their false alarms, and what to do."""
-    found, asked = [], []
+    """A section of the page: what its findings ask for, and how its checks, alike ones in a row, are computed."""
+    found, asked = {}, []
     for check in (check for check in CHECKS if check.section == title):
         computed = " ".join(inspect.getdoc(check.of).split())
-        found.append(f"| `{check.name}` | {computed} | {check.cost} | {check.false_alarm} |")
+        found.setdefault((computed, check.false_alarm), []).append(f"`{check.name}`{'*' * (check.cost == 'cheap')}")
         asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(check)]
-    lines = [
-        f"## {title} {{#{ANCHORS[title]}}}",
-        "",
-        "| finding | how the message begins | what to do |",
-        "|---|---|---|",
-    ]
-    lines += [*asked, "", "| check | how it is computed | cost | false alarms |", "|---|---|---|---|", *found]
+    lines = [f"## {title} {{#{ANCHORS[title]}}}", "", "| finding | the message begins | what to do |", "|---|---|---|"]
+    lines += [*asked, "", "| check | how it is computed | false alarms |", "|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {computed} | {alarm} |" for (computed, alarm), names in found.items()]
     return "\n".join(lines)
 
 

@@ -14,9 +14,9 @@ from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.evidence import Budget, Evidence
+from pyrobnn.verdict.finding import templates
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import compared, leave_one_out
-from pyrobnn.verdict.words import templates
 
 NUM, FEATURES = 400, 4
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pyro.distributions as dist
@@ -11,13 +12,13 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn.diagnostics.checks import epistemic_of, ranks_better
+from pyrobnn.diagnostics.checks import epistemic, ranks_better
 from pyrobnn.diagnostics.predictive_checks import predictive_tests, ranking_test
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import TargetStudentT
 from pyrobnn.verdict.evidence import Evidence
+from pyrobnn.verdict.finding import MEASURES, templates
 from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.words import MEASURES, templates
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
@@ -170,6 +171,10 @@ def test_a_fit_that_was_cut_short():
 
 
 # The parts
+
+
+def epistemic_of(prediction):
+    return epistemic(SimpleNamespace(prediction=prediction))
 
 
 def normal_prediction(spread, num=5):

@@ -13,9 +13,8 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.verdict.evidence import Evidence
-from pyrobnn.verdict.finding import Finding
+from pyrobnn.verdict.finding import MEASURES, Finding, templates
 from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.words import MEASURES, templates
 
 SENTENCES = Path(__file__).parent / "findings.txt"
 NAMES = {

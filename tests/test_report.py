@@ -349,12 +349,19 @@ def chains(rhat=1.0, ess=500.0, diverging=0):
     return ComparedChains(4, 1000, 3, found, diverging, 0.8)
 
 
-def warnings_of(sampled, chains):
+@pytest.fixture
+def warnings_of(sampled, monkeypatch):
     """The warnings of the checks of chains."""
-    evidence = Evidence(sampled[1], sampled[0])
-    evidence.__dict__["chains"] = chains
-    found = [check(evidence) for check in CHECKS if check.section == "Markov chains"]
-    return [(one.name, one.value) for one in found if one is not None and one.kind == "warning"]
+
+    def found(chains):
+        data, posterior = sampled
+        diverging = {} if chains.num_diverging is None else {"diverging": torch.arange(4000) < chains.num_diverging}
+        monkeypatch.setattr("pyrobnn.diagnostics.checks.chains_of", lambda *_: chains)
+        monkeypatch.setattr(posterior.guide, "sample_stats", lambda: diverging, raising=True)
+        checks = [check(Evidence(posterior, data)) for check in CHECKS if check.section == "Markov chains"]
+        return [(one.name, one.value) for one in checks if one is not None and one.kind == "warning"]
+
+    return found
 
 
 @pytest.mark.parametrize(
@@ -369,14 +376,14 @@ def warnings_of(sampled, chains):
         ({"rhat": 1.02, "diverging": 3}, [("chains apart", 1.02), ("divergences", 3)]),
     ],
 )
-def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found, sampled):
-    assert warnings_of(sampled, chains(**numbers)) == found
+def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found, warnings_of):
+    assert warnings_of(chains(**numbers)) == found
 
 
-def test_a_single_chain_cannot_be_judged(sampled):
+def test_a_single_chain_cannot_be_judged(sampled, warnings_of):
     data, posterior = sampled
     alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
-    assert warnings_of(sampled, alone) == [("chains unknown", None)]
+    assert warnings_of(alone) == [("chains unknown", None)]
     assert [name for name, *_ in alone.rows()] == ["chains"]
     guide = bnn.guides.Empirical(num_chains=1, num_draws=30).build(posterior.bnn, *posterior.example)
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}

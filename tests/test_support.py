@@ -1,6 +1,7 @@
 """Targets where a distribution has none: densities, distribution functions, quantiles and scores, against SciPy."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pyro.distributions as dist
@@ -10,7 +11,7 @@ from scipy import optimize, stats
 from torch.distributions import AffineTransform, ExpTransform, SigmoidTransform, constraints
 
 from pyrobnn import InputError, Prediction, compare_scores
-from pyrobnn.diagnostics.checks import epistemic_of
+from pyrobnn.diagnostics.checks import epistemic
 from pyrobnn.diagnostics.predictive_checks import ranking_test
 from pyrobnn.metrics import pit, score
 from pyrobnn.metrics.crps import ranked_probability
@@ -175,7 +176,7 @@ def test_a_distribution_without_a_known_mean_says_so():
         _ = prediction.mean
     with pytest.raises(InputError, match="The variance of TransformedDistribution is not known"):
         _ = prediction.aleatoric_std
-    assert epistemic_of(prediction).name == "epistemic unknown"
+    assert epistemic(SimpleNamespace(prediction=prediction)).name == "epistemic unknown"
     assert ranking_test(prediction, [0.1] * 5, seed=0) is None
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.convergence import continued_gain
+from pyrobnn.diagnostics.convergence import chains_of, continued_gain
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test, tests_of
@@ -81,29 +80,25 @@ def use(evidence: Evidence) -> Finding | None:
         label = int(labels[counts.argmin()])
         ranks = evidence.held_out is not None and ranks_better(evidence.prediction, y, label)
         rare = label if float(counts.min()) <= _RARE_SHARE * len(y) else None
-    examples, num = _counted(evidence, rare)
-    few = beside(evidence, found, "few ranked" if ranks else "few", "open", examples=examples)
+    num = _count(y, rare)
+    name, of = "few ranked" if ranks else "few", _examples(evidence, rare)
+    few = beside(evidence, found, name, "open", examples=f"{num:,} {of}")
     if evidence.held_out is None or len(y) < len(evidence.held_out):
         return few
     return dataclasses.replace(few, remedy=_more_held_out(evidence, rare, _TIMES_MORE * num))
 
 
-def _counted(evidence: Evidence, label: int | None) -> tuple[str, int]:
-    """Return the examples judged, of a class if given, in words and as a number."""
-    y = evidence.judged.y
-    num = len(y) if label is None else int((y == label).sum())
-    return f"{num:,} examples{_of_class(evidence, label)}", num
+def _count(y: Tensor, label: int | None) -> int:
+    return len(y) if label is None else int((y == label).sum())
 
 
-def _of_class(evidence: Evidence, label: int | None) -> str:
-    return "" if label is None else f" of class {evidence.class_name(label)}"
+def _examples(evidence: Evidence, label: int | None) -> str:
+    return "examples" if label is None else f"examples of class {evidence.class_name(label)}"
 
 
 def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
-    """Return the remedy to hold out so many examples, of a class if given."""
-    targets = [part.y for part in (evidence.train, evidence.held_out) if part is not None]
-    total = sum(len(y) if label is None else int((y == label).sum()) for y in targets)
-    share, of = math.ceil(100 * (num + 0.5) / total) / 100, f"examples{_of_class(evidence, label)}"
+    total = sum(_count(part.y, label) for part in (evidence.train, evidence.held_out) if part is not None)
+    share, of = math.ceil(100 * (num + 0.5) / total) / 100, _examples(evidence, label)
     if share > _MOST_HELD_OUT:
         return Remedy(f"collect more {of}")
     return Remedy(f"hold out {num} or more {of}", (f"data.test={share:g}",))
@@ -135,7 +130,7 @@ def missed(evidence: Evidence) -> Finding | None:
     if len(places) < _FEWEST_FOR_PROCESS:
         return None
     x, y = flat_rows(x[places]).double().cpu(), y[places].double().cpu()
-    rival = (process_errors(standardised(x), standardised(y)) * y.std()).abs()
+    rival = process_errors(x, y).abs()
     own = (y - evidence.of_learned.mean[places].double().cpu()).abs()
     apart = own - rival
     error = float(apart.std()) / math.sqrt(len(apart))
@@ -145,32 +140,25 @@ def missed(evidence: Evidence) -> Finding | None:
     return Finding("missed", value=float(own.mean()), expected=float(rival.mean()), error=error, facts={"num": len(y)})
 
 
-def standardised(values: Tensor) -> Tensor:
-    """Return values (N, ...) less their mean, in standard deviations."""
-    return (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
-
-
 def process_errors(x: Tensor, y: Tensor) -> Tensor:
-    """Return the errors (N,) of a Gaussian process at rows left out one by one.
+    """Return the errors (N,) of a Gaussian process at rows left out one by one, in the units of the targets.
 
-    Inputs (N, columns), in float64, and targets (N,) are standardised. Length scale and noise are those of a grid whose
-    predictions of rows left out have the smallest mean absolute error, which outliers change little. Equation 5.12 of
-    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning.
+    Length scale and noise are those of a grid whose predictions of rows left out have the smallest mean absolute error,
+    which outliers change little. Equation 5.12 of Rasmussen and Williams (2006), Gaussian Processes for Machine
+    Learning.
     """
+    unit = y.std()
+    x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
     squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
-    least, errors = math.inf, y
+    found = []
     for length in _SQUARED_LENGTHS:
         values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
         turned = vectors.T @ y
         for noise in _RELATIVE_NOISES:
             spectrum = values.clamp_min(0) + noise
-            weights = vectors @ (turned / spectrum)
-            precisions = vectors.square() @ (1 / spectrum)
-            mean = float((weights / precisions).abs().mean())
-            if mean < least:
-                least, errors = mean, weights / precisions
-    return errors
+            found.append((vectors @ (turned / spectrum)) / (vectors.square() @ (1 / spectrum)))
+    return unit * min(found, key=lambda errors: float(errors.abs().mean()))
 
 
 def error(evidence: Evidence) -> Finding | None:
@@ -221,7 +209,7 @@ def chains(evidence: Evidence) -> Finding | None:
 
     Rank-normalised split R-hat and effective sample sizes are those of Vehtari et al. (2021).
     """
-    found = evidence.chains
+    found = chains_of(evidence.posterior, evidence.train)
     if found is None:
         return None
     if found.convergence is None:
@@ -230,24 +218,24 @@ def chains(evidence: Evidence) -> Finding | None:
     rhat, ess = float(each.rhat.max()), float(min(each.ess_bulk.min(), each.ess_tail.min()))
     if not math.isfinite(rhat):
         return Finding("chains stuck")
-    facts = {"rhat": rhat, "ess": ess, "draws": draws}
+    facts: Facts = {"rhat": rhat, "ess": ess, "draws": draws}
     if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
         return Finding("chains rough", "note", rhat, facts=facts)
     if rhat > _LARGEST_RHAT:
         return Finding("chains apart", value=rhat, facts=facts)
-    return (
-        Finding("chains short", value=ess, facts=facts)
-        if ess < _SMALLEST_ESS
-        else Finding("chains", "fine", rhat, facts=facts)
-    )
+    is_short = ess < _SMALLEST_ESS
+    return Finding("chains short", value=ess, facts=facts) if is_short else Finding("chains", "fine", rhat, facts=facts)
 
 
 def divergences(evidence: Evidence) -> Finding | None:
     """A trajectory of Hamiltonian dynamics lost its energy."""
-    found = evidence.chains
-    if found is None or not found.num_diverging:
+    if isinstance(evidence.posterior, Mixture):
         return None
-    return Finding("divergences", value=found.num_diverging, facts={"draws": found.num_chains * found.num_draws})
+    diverging = built(evidence.posterior.guide).sample_stats().get("diverging")
+    num = 0 if diverging is None else int(diverging.sum())
+    return (
+        None if diverging is None or not num else Finding("divergences", value=num, facts={"draws": diverging.numel()})
+    )
 
 
 def prior(evidence: Evidence) -> Finding | None:
@@ -256,50 +244,40 @@ def prior(evidence: Evidence) -> Finding | None:
     Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
     correlated weights, unless the predictions are bad.
     """
-    names, bnn, is_bad = sites_at_prior(evidence), evidence.posterior.bnn, _has_lost(evidence)
-    is_all = len(names) == sum(bnn.initial_values[name].ndim > 1 for name in bnn.site_names)
+    first, *others = [_at_prior(member) for member in evidence.posterior.members]
+    names, bnn = [name for name in first if all(name in other for other in others)], evidence.posterior.bnn
+    is_all, is_bad = (
+        len(names) == sum(bnn.initial_values[name].ndim > 1 for name in bnn.site_names),
+        _has_lost(evidence),
+    )
     is_joint = any(built(member.guide).gaussian_blocks() for member in evidence.posterior.members)
     if not names or not (is_bad or not (is_all or is_joint)):
         return None
     return Finding("prior", "warning" if is_bad else "note", facts={"sites": ", ".join(names)})
 
 
-def sites_at_prior(evidence: Evidence) -> tuple[str, ...]:
-    """Return the weights that have learned nothing from the data: KL(q || p) below 0.02 nats per entry, at most 0.25.
-
-    Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
-    quadrature. In a mixture, all members must agree.
-    """
-    first, *others = [_at_prior(member) for member in evidence.posterior.members]
-    return tuple(name for name in first if all(name in names for names in others))
-
-
 def _at_prior(posterior: Posterior) -> list[str]:
+    """Return the weights whose KL is below 0.02 nats per entry, and at most 0.25, and is known; no biases."""
     with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
         guide = posterior.trace(posterior.guide)
         model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
         unlearned = []
         for name in posterior.bnn.site_names:
-            if model.nodes[name]["value"].ndim < 2:
+            if (value := model.nodes[name]["value"]).ndim < 2:
                 continue
             try:
                 divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
             except NotImplementedError:
                 continue
-            size = model.nodes[name]["value"].numel()
-            has_learned = divergence.numel() == size and float(divergence.max()) > _NATS_OF_A_LEARNED_WEIGHT
-            if float(divergence.sum()) < _NATS_OF_NOTHING_LEARNED * size and not has_learned:
+            has_learned = divergence.numel() == value.numel() and float(divergence.max()) > _NATS_OF_A_LEARNED_WEIGHT
+            if float(divergence.sum()) < _NATS_OF_NOTHING_LEARNED * value.numel() and not has_learned:
                 unlearned.append(name)
         return unlearned
 
 
 def epistemic(evidence: Evidence) -> Finding | None:
     """The share of the weights' uncertainty in the predictive variance of some target column is at most 1e-4."""
-    return epistemic_of(evidence.prediction)
-
-
-def epistemic_of(prediction: Prediction) -> Finding:
-    """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
+    prediction = evidence.prediction
     dims = None if prediction.is_classification else 0  # each column by itself, classes together
     if not prediction.has_moments:
         return Finding("epistemic unknown", "note")
@@ -321,18 +299,6 @@ def mean(evidence: Evidence) -> Finding | None:
     """Less than a fifth of the draws make up the mean of counts or amounts at some input."""
     few = int(evidence.prediction.rests_on_few_draws.sum())
     return Finding("mean", value=few, facts={"num": len(evidence.prediction)}) if few else None
-
-
-def _statistic(name: str) -> Callable[[Evidence], Finding | None]:
-    def check(evidence: Evidence) -> Finding | None:
-        if evidence.held_out is None or not evidence.can_judge or name not in evidence.tests:
-            return None
-        level = THREE_ERRORS if name == "noise" else level_of(evidence)
-        found: Finding = evidence.tests[name].finding(name, level)
-        return found
-
-    check.__doc__ = "Of held-out targets, beside its values for targets that the fit simulates, by Student's t."
-    return check
 
 
 def ranking(evidence: Evidence) -> Finding | None:
@@ -366,11 +332,10 @@ def held_out(evidence: Evidence) -> Finding | None:
     label, least = None, FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
     if evidence.counts and len(evidence.judged) >= FEW:
         label = min(evidence.counts, key=evidence.counts.__getitem__)
-    examples, num = _counted(evidence, label)
-    if num >= least:
+    if (num := _count(evidence.judged.y, label)) >= least:
         return None
-    remedy = _more_held_out(evidence, label, least)
-    return Finding("few held-out data", "care", num, remedy=remedy, facts={"examples": examples})
+    facts: Facts = {"examples": f"{num:,} {_examples(evidence, label)}"}
+    return Finding("few held-out data", "care", num, remedy=_more_held_out(evidence, label, least), facts=facts)
 
 
 def classes(evidence: Evidence) -> Finding | None:
@@ -445,8 +410,20 @@ def khat(evidence: Evidence) -> Finding | None:
     return Finding("k-hat", "fine" if weights.is_reliable else "note", weights.khat, weights.good_khat)
 
 
-_RATE = "of these tests and that of the ELBO together 5 %, `false_alarm_rate`"
-_RARE = "not known"
+_RATE = "5 %, `false_alarm_rate`, of all such tests together"
+
+
+def _statistic(name: str, false_alarm: str = _RATE) -> Check:
+    def check(evidence: Evidence) -> Finding | None:
+        """Held-out targets are compared with targets that the fit simulates, by Student's t."""
+        if evidence.held_out is None or not evidence.can_judge or name not in evidence.tests:
+            return None
+        found: Finding = evidence.tests[name].finding(name, THREE_ERRORS if name == "noise" else level_of(evidence))
+        return found
+
+    return Check(name, check, "thorough", "Predictions", false_alarm, (f"{name} low", f"{name} high"))
+
+
 _CASES = ("chains unknown", "chains stuck", "chains rough", "chains apart", "chains short")
 CHECKS: tuple[Check, ...] = (
     *cheap.CHECKS,
@@ -459,19 +436,17 @@ CHECKS: tuple[Check, ...] = (
     Check("prior", prior, "thorough", "Training", "none: it needs a loss to a constant or a linear model"),
     Check("epistemic", epistemic, "thorough", "Predictions", "none"),
     Check("mean", mean, "thorough", "Predictions", "none"),
-    Check("spread", _statistic("spread"), "thorough", "Predictions", _RATE, ("spread low", "spread high")),
-    Check("coverage", _statistic("coverage"), "thorough", "Predictions", _RATE, ("coverage low", "coverage high")),
+    _statistic("spread"),
+    _statistic("coverage"),
     Check("groups", groups, "thorough", "Predictions", _RATE, ("groups", "known groups")),
-    Check(
-        "confidence", _statistic("confidence"), "thorough", "Predictions", _RATE, ("confidence low", "confidence high")
-    ),
-    Check("bias", _statistic("bias"), "thorough", "Predictions", _RATE, ("bias low", "bias high")),
-    Check("noise", _statistic("noise"), "thorough", "Predictions", "0.3 %", ("noise low", "noise high")),
-    Check("surprise", _statistic("surprise"), "thorough", "Predictions", _RATE, ("surprise low", "surprise high")),
+    _statistic("confidence"),
+    _statistic("bias"),
+    _statistic("noise", "0.3 %"),
+    _statistic("surprise"),
     Check("ranking", ranking, "thorough", "Predictions", "0.1 %", ("ranking high",)),
     Check("held-out data", held_out, "thorough", "The data", "none", ("no held-out data", "few held-out data")),
     Check("classes", classes, "thorough", "The data", "none"),
-    Check("leak", leak, "thorough", "The data", _RARE, ("copy", "row number")),
+    Check("leak", leak, "thorough", "The data", "not known", ("copy", "row number")),
     Check("blocks", blocks, "thorough", "The data", "tables that were sorted", ("blocks", "in time")),
     Check("k-hat", khat, "thorough", "The data", "none"),
 )

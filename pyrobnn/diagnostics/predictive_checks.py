@@ -56,12 +56,11 @@ def level_of(evidence: Evidence) -> float:
 
 def by_steps(evidence: Evidence) -> bool:
     """Return whether steps along the gradient of the ELBO led to the fit, in a loop of the caller's or here."""
-    history = evidence.posterior.history
-    return bool(evidence.posterior.record.own_loop) or (history is not None and len(history) > 0)
+    return bool(evidence.posterior.record.own_loop or len(evidence.posterior.history or ()))
 
 
 def tests_of(evidence: Evidence, held_out: Data, prediction: Prediction) -> dict[str, Test]:
-    """Return the tests of predictions for held-out data by targets simulated from the fit."""
+    """Return the tests of predictions for held-out data, by 200 targets or more that the fit simulates."""
     seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
     num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
     simulated = evidence.posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)

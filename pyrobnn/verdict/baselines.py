@@ -82,11 +82,10 @@ def fit_baselines(
     which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points), also those
     that are fixed in the model, maximise the likelihood given cross-validated outputs.
 
-    At most `most_rows` are used, drawn at random; fewer if there are many inputs, and at least 500. Without `folds`
-    there is one fit with a weak penalty, in a tenth of the time, and no linear model unless there are 10 rows for each
-    of its weights. The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless
-    targets are labels at positions; none for a likelihood with latents, or for fewer than two examples. The `ordinary`
-    ones are of a Gaussian whose mean is linear, whatever the likelihood of the BNN.
+    At most `most_rows` are drawn at random; fewer if there are many inputs, at least 500. Without `folds` there is one
+    fit with a weak penalty, and no linear model unless there are 10 rows for each of its weights. The names are
+    "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are labels at
+    positions; none for a likelihood with latents. The `ordinary` ones have a Gaussian likelihood.
     """
     likelihood = Gaussian() if ordinary else bnn.settings["likelihood"]
     if len(data) < 2:
@@ -119,10 +118,7 @@ def _num_outputs(bnn: BNN, data: Data) -> int:
 
 
 def _directions(x: Tensor) -> Callable[[X], Tensor]:
-    """Return the map from inputs to standardised inputs; for more inputs than rows, to the span of the rows.
-
-    A ridge solution lies in the span of its rows, so nothing is lost.
-    """
+    """Return the map to standardised inputs; of more inputs than rows to the rows' span, which has all solutions."""
     flat = flat_rows(x)
     scaler = Scaler.fit(flat)
     standard = scaler.transform(flat) / math.sqrt(flat.shape[1])
@@ -177,10 +173,9 @@ class _Problem:
         by_fold = torch.arange(int(self.folds.max()) + 1)[:, None]
         return self.weights * torch.cat([torch.ones(1, len(self.y)), (self.folds != by_fold)])
 
-    def log_prob(self, f: Tensor) -> Tensor:
-        """Return the log density of the targets, in standard units, given outputs (..., N, outputs)."""
-        log_prob: Tensor = self.module(self.centre + self.unit * f).log_prob(self.y)
-        return log_prob
+    def loss(self, f: Tensor, weights: Tensor) -> Tensor:
+        """Return the negative log likelihood of the targets, in standard units, given outputs (..., N, outputs)."""
+        return -(weights * self.module(self.centre + self.unit * f).log_prob(self.y)).sum()
 
     def predict(self, parameters: Tensor, f: Tensor) -> Prediction:
         """Return predictions for outputs (N, outputs) under parameters of the likelihood."""
@@ -232,8 +227,7 @@ def _train(
 
     def loss(values: Tensor) -> Tensor:
         weights = values.view_as(coefficients)
-        fitted = (kept * problem.log_prob(inputs @ weights)).sum()
-        return penalty.mul(weights.square()).sum() / 2 - fitted
+        return penalty.mul(weights.square()).sum() / 2 + problem.loss(inputs @ weights, kept)
 
     solution = _minimize(problem, loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
     return solution[:size].view_as(coefficients), solution[size:]
@@ -241,15 +235,13 @@ def _train(
 
 def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[float, Tensor]:
     """Return the mean log density given outputs, and the parameters of the likelihood that make it largest."""
-
-    def loss(_: Tensor) -> Tensor:
-        return -(problem.weights * problem.log_prob(held_out)).sum()
-
-    total = float(problem.weights.sum())
-    parameters = _minimize(problem, loss, start[:0], start, scale=total) if len(start) else start
+    weights, parameters = problem.weights, start
+    total = float(weights.sum())
+    if len(start):
+        parameters = _minimize(problem, lambda _: problem.loss(held_out, weights), start[:0], start, scale=total)
     problem.put(parameters)
     with torch.no_grad():
-        return -float(loss(held_out)) / total, parameters
+        return -float(problem.loss(held_out, weights)) / total, parameters
 
 
 def _minimize(

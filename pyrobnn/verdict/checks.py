@@ -16,13 +16,10 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.finding import MEASURES, Facts, Finding, Severity, templates
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import FAR_BELOW, LOSSES, Comparison, compared
-from pyrobnn.verdict.words import MEASURES, templates
 
-SEE = "See docs/how-to/warnings.md."
-"""Where the warnings at the end of a fit are explained."""
 _LOST_NATS, _LOST_NATS_BEHIND = 2.0, 0.5
 _SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose, fewer behind a baseline; for labels and counts, at most this share of the
@@ -159,7 +156,7 @@ def length(evidence: Evidence) -> Finding | None:
 
 
 def needs_steps(record: FitRecord) -> bool:
-    """Whether a fit of open length took `max_steps`, and the last cycle gained more than noise and what matters."""
+    """Return whether a fit of open length was cut short, by the gain of its last cycle if there were two."""
     end = record.convergence
     if end is None or end.converged or record.stopped_by not in (None, "steps"):
         return False
@@ -180,11 +177,11 @@ CHECKS: tuple[Check, ...] = (
 
 
 @under(gradients)
-def found_at_end(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> Finding | None:
-    """Return the first warning of the cheap checks; None for other posteriors and for data in loaders.
+def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> str | None:
+    """Return a sentence on the first warning of the cheap checks, without numbers: a loop shows it once.
 
     It uses up to 500 examples of the validation data, or of the training data. `briefly` is to compare with a constant
-    and one linear fit: by default where nothing was measured, and the length was given.
+    and one linear fit: by default where nothing was measured, and the length was given. None for data in loaders.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
@@ -197,14 +194,8 @@ def found_at_end(posterior: Any, data: Any, validation: Any = None, *, briefly: 
     with threads_for(posterior.bnn.net, budget.baseline_rows):
         for check in CHECKS:
             if (found := check.of(evidence)) is not None and found.severity == "warning":
-                return check.mended(found, evidence)
+                return f"{mended(f'{found.lead}.', check.mended(found, evidence).remedy)} See docs/how-to/warnings.md."
     return None
-
-
-def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
-    """Return a sentence on the first warning at the end of a fit, without numbers: a loop shows it once."""
-    found = found_at_end(posterior, data, validation, briefly=briefly)
-    return None if found is None else f"{mended(f'{found.lead}.', found.remedy)} {SEE}"
 
 
 def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from pyrobnn import nets
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import described
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.record import Table
 from pyrobnn.verdict.baselines import Baseline, fit_baselines, order_of
 from pyrobnn.verdict.scores import LARGEST_MATRIX, Comparison, compared, leave_one_out, left_out_scores
 
@@ -169,10 +167,8 @@ class Evidence:
         if self.held_out is not None:
             x, y = self.judged.x, self.judged.y
             return {name: model.predict(x).log_prob(y) for name, model in self.baselines.items()}
-        every = {
-            name: model.cross_validated.log_prob(self.train.y[model.rows]) for name, model in self.baselines.items()
-        }
-        return {name: scores[: len(self.learned)] for name, scores in every.items()}
+        y, num = self.train.y, len(self.learned)
+        return {name: model.cross_validated.log_prob(y[model.rows])[:num] for name, model in self.baselines.items()}
 
     @functools.cached_property
     def can_judge(self) -> bool:
@@ -192,8 +188,7 @@ class Evidence:
     def comparison(self) -> Comparison | None:
         """The fit beside the baselines; None without them, or with a single example.
 
-        Training scores flatter a guide, so a loss holds all the more for new data, and praise does not. Training
-        examples count by their weights, those held out once.
+        Training examples count by their weights, those held out once.
         """
         if not self.baselines or len(self.judged) < 2 or not self.can_judge:
             return None
@@ -218,13 +213,6 @@ class Evidence:
 
         return tests_of(self, self.judged, self.prediction)
 
-    @functools.cached_property
-    def chains(self) -> Any:
-        """The Markov chains of the fit, compared by their predictions; None without any."""
-        from pyrobnn.diagnostics.convergence import chains_of
-
-        return chains_of(self.posterior, self.train)
-
     # The settings of the fit
 
     @property
@@ -247,52 +235,7 @@ class Evidence:
         return self.prediction.is_classification and self.judged.y.ndim == 1
 
     @property
-    def methods(self) -> list[Table]:
-        """The tables of the method and those inside it."""
-        return self.posterior.members[0].record.methods
-
-    @property
-    def has_chains(self) -> bool:
-        """Whether the fit holds draws of Markov chains."""
-        return built(self.posterior.members[0].guide).chains() is not None
-
-    @property
-    def hidden(self) -> int | None:
-        """The number of hidden units of a network of dense layers; None for another."""
+    def hidden(self) -> Sequence[int] | None:
+        """The numbers of hidden units of a network of dense layers; None for another."""
         net = self.posterior.bnn.settings["net"]
-        if isinstance(net, nn.Linear):
-            return 0
-        return sum(net.hidden) if isinstance(net, nets.MLP) else None
-
-    @property
-    def section(self) -> str:
-        """The section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
-        return ".".join(["fit", *["method"] * (len(self.posterior.record.methods) - 1)])
-
-    def setting(self, name: str) -> Any:
-        """Return a setting of the method, or of one inside it; None without it."""
-        return next((table[name] for table in self.methods if table.get(name) is not None), None)
-
-    @property
-    def likelihood(self) -> str:
-        """The type of the likelihood; empty for one that is no setting."""
-        return str(self.part("likelihood").get("type", ""))
-
-    @property
-    def noise(self) -> str | None:
-        """How the noise around real targets is given: "known" where somebody gave its number."""
-        noise: str | None = self.kinds.noise
-        return "tuned" if noise == "known" and "scale" in (self.posterior.record.measured or ()) else noise
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The lengths in steps or epochs that somebody gave for the fit; none of one whose chains only start at it."""
-        record = self.posterior.record
-        is_other = self.has_chains or (record.choice is not None and record.choice.chose_length)
-        svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
-        return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
-
-    def part(self, name: str) -> Table:
-        """Return the settings of a part; an empty table for one that is no setting."""
-        told = described(self.posterior.bnn.settings[name])
-        return told if isinstance(told, dict) else {}
+        return () if isinstance(net, nn.Linear) else net.hidden if isinstance(net, nets.MLP) else None

@@ -1,6 +1,7 @@
 """What may mend a fit, by the settings that it has: nothing that it has already, and a further value of a number."""
 
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.settings import described
+from pyrobnn.guides.base import built
 from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.given import by_site
 from pyrobnn.verdict.evidence import Evidence
@@ -22,9 +25,8 @@ _FEW_UNITS = 10
 _ADVISED_UNITS = 50
 _MOST_WEIGHTS_FOR_CHAINS = 1000
 _MOST_ROWS_FOR_EVIDENCE = 2000
-_USUAL_RATE = 0.01
-_TIMES_FASTER = 10
-_NUMBERS = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale") | {
+_FAST_RATE = 0.1
+_SCALES = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale") | {
     "log_normal": "log_scale",
     "gamma": "dispersion",
 }
@@ -43,16 +45,63 @@ def _rows() -> dict[str, dict[str, Any]]:
 
 
 def first(evidence: Evidence, names: Iterable[str]) -> Remedy | None:
-    """Return the first of some remedies, by their names in remedies.toml and here, that a fit has not had yet."""
+    """Return the first of some remedies, by their names in remedies.toml, that a fit has not had yet."""
     return next((found for name in names if (found := _remedy(evidence, name)) is not None), None)
 
 
 def _remedy(evidence: Evidence, name: str) -> Remedy | None:
-    if name in _NUMBERED:
-        return _NUMBERED[name](evidence)
+    if name == "longer":
+        return _longer(evidence)
     row = _rows()[name]
-    is_open = "when" not in row or _WHEN[row["when"]](evidence)
-    return Remedy(row["words"], tuple(row.get("settings", ())), row.get("python", "")) if is_open else None
+    if "when" in row and not _WHEN[row["when"]](evidence):
+        return None
+    settings = (re.sub(r"\{(\w+)\}", lambda at: str(_FILLED[at[1]](evidence)), one) for one in row.get("settings", ()))
+    return Remedy(row["words"], tuple(settings), row.get("python", ""))
+
+
+def _longer(evidence: Evidence) -> Remedy | None:
+    """Return more of the steps or epochs that somebody gave; none where chains only start at the fit."""
+    record = evidence.posterior.record
+    is_other = _has_chains(evidence) or (record.choice is not None and record.choice.chose_length)
+    svi = {} if is_other else next((table for table in _methods(evidence) if "max_steps" in table), {})
+    given = {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
+    more = [f"{name}={_TIMES_LONGER * value}" for name, value in given.items()]
+    code = f"{', '.join(f'`{one}`' for one in more)}, or leave out {' and '.join(f'`{name}`' for name in given)}"
+    return Remedy("train longer", tuple(f"{_section(evidence)}.{one}" for one in more), code) if more else None
+
+
+def _methods(evidence: Evidence) -> list[Table]:
+    """Return the tables of the method and those inside it."""
+    return evidence.posterior.members[0].record.methods
+
+
+def _setting(evidence: Evidence, name: str) -> Any:
+    return next((table[name] for table in _methods(evidence) if table.get(name) is not None), None)
+
+
+def _section(evidence: Evidence) -> str:
+    """Return the section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
+    return ".".join(["fit", *["method"] * (len(evidence.posterior.record.methods) - 1)])
+
+
+def _part(evidence: Evidence, name: str) -> Table:
+    """Return the settings of a part; an empty table for one that is no setting."""
+    told = described(evidence.posterior.bnn.settings[name])
+    return told if isinstance(told, dict) else {}
+
+
+def _likelihood(evidence: Evidence) -> str:
+    return str(_part(evidence, "likelihood").get("type", ""))
+
+
+def _noise(evidence: Evidence) -> str | None:
+    """Return how the noise around real targets is given: "known" where somebody gave its number."""
+    noise: str | None = evidence.kinds.noise
+    return "tuned" if noise == "known" and "scale" in (evidence.posterior.record.measured or ()) else noise
+
+
+def _has_chains(evidence: Evidence) -> bool:
+    return built(evidence.posterior.members[0].guide).chains() is not None
 
 
 def _takes_evidence(evidence: Evidence) -> bool:
@@ -61,7 +110,7 @@ def _takes_evidence(evidence: Evidence) -> bool:
     priors = by_site(fit.bnn.settings["prior"], fit.bnn.site_names).values()
     is_tuned = any(member.record.evidence is not None for member in fit.members)
     is_small = (fit.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
-    return is_small and not is_tuned and not evidence.has_chains and all(as_prior(one).is_normal for one in priors)
+    return is_small and not is_tuned and not _has_chains(evidence) and all(as_prior(one).is_normal for one in priors)
 
 
 def _is_unscaled(evidence: Evidence) -> bool:
@@ -71,95 +120,64 @@ def _is_unscaled(evidence: Evidence) -> bool:
     return float(x.double().flatten(1).square().mean(0).max()) > _FAR_FROM_UNITS**2
 
 
-def _hidden(evidence: Evidence) -> list[int]:
-    net = evidence.posterior.bnn.settings["net"]
-    return list(net.hidden) if isinstance(net, nets.MLP) else []
+def _is_fast(evidence: Evidence) -> bool:
+    rates = _setting(evidence, "lr") or 0.0
+    return bool(max(rates.values() if isinstance(rates, dict) else [rates]) >= _FAST_RATE)
+
+
+def _narrower(evidence: Evidence) -> float:
+    prior = _part(evidence, "prior")
+    given = prior.get("scale") if prior.get("type") == "normal" else None
+    return float(f"{given / _TIMES_NARROWER:.1g}") if isinstance(given, float) else 0.0
+
+
+def _are_amounts(evidence: Evidence) -> bool:
+    y = evidence.train.y
+    is_open = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
+    return is_open and y.ndim == 1 and bool((y > 0).all())
+
+
+def _are_skewed(evidence: Evidence) -> bool:
+    y = evidence.train.y.double()
+    return _are_amounts(evidence) and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
 _WHEN: dict[str, Callable[[Evidence], bool]] = {
+    "fast": _is_fast,
     "unscaled": _is_unscaled,
-    "noise is given or trained": lambda e: e.noise in ("known", "learned"),
-    "large": lambda e: len(_hidden(e)) > 1 or sum(_hidden(e)) > _FEW_UNITS,
-    "small": lambda e: 0 < sum(_hidden(e)) < _ADVISED_UNITS,
-    "hidden": lambda e: bool(_hidden(e)),
+    "noise is given or trained": lambda e: _noise(e) in ("known", "learned"),
+    "large": lambda e: len(e.hidden or ()) > 1 or sum(e.hidden or ()) > _FEW_UNITS,
+    "small": lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS,
+    "hidden": lambda e: bool(e.hidden),
     "takes evidence": _takes_evidence,
-    "sampled soon": lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
-    "other guide": lambda e: not e.has_chains and (e.setting("guide") or {}).get("type") != "mean_field",
+    "sampled soon": lambda e: not _has_chains(e) and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
+    "other guide": lambda e: not _has_chains(e) and (_setting(e, "guide") or {}).get("type") != "mean_field",
     "single": lambda e: not isinstance(e.posterior, Mixture),
-    "prior is not normal": lambda e: e.part("prior").get("type") != "normal",
-    "poisson": lambda e: e.likelihood == "poisson",
+    "prior is not normal": lambda e: _part(e, "prior").get("type") != "normal",
+    "prior is wide": lambda e: _narrower(e) >= _NARROWEST,
+    "poisson": lambda e: _likelihood(e) == "poisson",
+    "gaussian": lambda e: _likelihood(e) == "gaussian",
+    "amounts": _are_amounts,
+    "skewed": _are_skewed,
+    "noise is one number": lambda e: (
+        _likelihood(e) in _SCALES and _part(e, "likelihood").get(_SCALES[_likelihood(e)]) != "heteroscedastic"
+    ),
     "quantiles": lambda e: e.prediction.has_quantiles,
     "finds nothing": lambda e: e.comparison is None or not e.comparison.linear_finds,
-    "few chains": lambda e: (e.setting("num_chains") or _CHAINS) < _CHAINS,
-    "low acceptance": lambda e: (e.setting("target_accept") or _ACCEPTANCE) < _ACCEPTANCE,
+    "few chains": lambda e: (_setting(e, "num_chains") or _CHAINS) < _CHAINS,
+    "low acceptance": lambda e: (_setting(e, "target_accept") or _ACCEPTANCE) < _ACCEPTANCE,
 }
 """When a fit may take a remedy, by the names of remedies.toml."""
-
-
-def _longer(evidence: Evidence) -> Remedy | None:
-    more = [f"{name}={_TIMES_LONGER * value}" for name, value in evidence.lengths.items()]
-    given, shown = (" and ".join(f"`{name}`" for name in evidence.lengths), ", ".join(f"`{one}`" for one in more))
-    settings = tuple(f"{evidence.section}.{one}" for one in more)
-    return Remedy("train longer", settings, f"{shown}, or leave out {given}") if more else None
-
-
-def _more_steps(evidence: Evidence) -> Remedy:
-    steps = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
-    is_framework = any(table.get("type") == "evidence_framework" for table in evidence.methods)
-    name = "guide_steps" if is_framework else "max_steps"
-    return Remedy("train longer", (f"{evidence.section}.{name}={steps}",))
-
-
-def _slower(evidence: Evidence) -> Remedy | None:
-    rates = evidence.setting("lr") or 0.0
-    is_high = max(rates.values() if isinstance(rates, dict) else [rates]) >= _TIMES_FASTER * _USUAL_RATE
-    return Remedy("lower the learning rate", (f"{evidence.section}.lr={_USUAL_RATE:g}",)) if is_high else None
-
-
-def _narrower(evidence: Evidence) -> Remedy | None:
-    prior = evidence.part("prior")
-    given = prior.get("scale") if prior.get("type") == "normal" else None
-    scale = float(f"{given / _TIMES_NARROWER:.1g}") if isinstance(given, float) else 0.0
-    return None if scale < _NARROWEST else Remedy("narrow the prior", (f"prior.scale={scale:g}",))
-
-
-def _varying_noise(evidence: Evidence) -> Remedy | None:
-    kind, number = evidence.likelihood, _NUMBERS.get(evidence.likelihood)
-    if number is None or evidence.part("likelihood").get(number) == "heteroscedastic":
-        return None
-    settings = (f"likelihood.type={kind}", f"likelihood.{number}=heteroscedastic")
-    return Remedy("let the noise depend on the inputs, by twice as many outputs", settings)
-
-
-def _amounts(evidence: Evidence) -> Remedy | None:
-    y = evidence.train.y
-    is_open = evidence.likelihood == "gaussian" and evidence.noise != "heteroscedastic"
-    if not is_open or y.ndim != 1 or not bool((y > 0).all()):
-        return None
-    return Remedy("take a log-normal, as all targets are positive", ("likelihood.type=log_normal",))
-
-
-def _other_noise(evidence: Evidence) -> Remedy | None:
-    y, remedy = evidence.train.y.double(), _amounts(evidence)
-    if remedy is not None and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW:
-        return remedy
-    heavy = Remedy("look for outliers, and take noise with heavy tails", ("likelihood.type=student_t",))
-    return heavy if evidence.likelihood == "gaussian" else None
-
-
-def _raised(words: str, name: str, times: int, usual: int) -> Callable[[Evidence], Remedy]:
-    return lambda evidence: Remedy(words, (f"fit.{name}={times * int(evidence.setting(name) or usual)}",))
-
-
-_NUMBERED: dict[str, Callable[[Evidence], Remedy | None]] = {
-    "longer": _longer,
-    "more_steps": _more_steps,
-    "slower": _slower,
-    "narrower": _narrower,
-    "varying_noise": _varying_noise,
-    "amounts": _amounts,
-    "other_noise": _other_noise,
-    "more_draws": _raised("draw more", "num_draws", 4, 250),
-    "longer_warmup": _raised("warm up longer", "warmup", 2, 1000),
+_FILLED: dict[str, Callable[[Evidence], object]] = {
+    "section": _section,
+    "most": lambda e: (
+        "guide_steps" if any(table.get("type") == "evidence_framework" for table in _methods(e)) else "max_steps"
+    ),
+    "steps": lambda e: max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in e.posterior.members)),
+    "narrower": lambda e: f"{_narrower(e):g}",
+    "likelihood": _likelihood,
+    "scale": lambda e: _SCALES[_likelihood(e)],
+    "draws": lambda e: 4 * int(_setting(e, "num_draws") or 250),
+    "warmup": lambda e: 2 * int(_setting(e, "warmup") or 1000),
 }
-"""Remedies whose words or numbers depend on the fit."""
+"""What stands in braces in the settings of remedies.toml."""

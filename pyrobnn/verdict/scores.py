@@ -71,9 +71,8 @@ class Comparison:
     """How a fit compares: the name of a finding, and the gains over a constant of the fit and of a linear model.
 
     A loss, one of `LOSSES`, has the chance `p` of such numbers of a fit that is no reason to warn; `num_lost` examples
-    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, and the linear model
-    finds nothing: scales that have seen the examples gain up to 3 nats in all on pure noise, and from 5 nats on a gain
-    that chance does not explain is real.
+    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, below 5 in all, which
+    scales that have seen the examples may gain on pure noise, and the linear model finds nothing.
     """
 
     case: str
@@ -144,18 +143,16 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data, *, largest: int
     sec. 3.3). This is exact at a mode of a linear network with Gaussian noise. The scores are in original units; None
     for guides without a mean, Markov chains, data with weights, and a matrix above the largest.
     """
-    member_scores = []
+    found = []
     for member in posterior.members:
         with seeded(member.seed, "left out"):
-            scores = None if built(member.guide).chains() is not None else _of_member(member, train, largest)
-        if scores is None:
-            return None
-        member_scores.append(scores)
-    return torch.stack(member_scores).logsumexp(0) - math.log(len(member_scores))
+            found.append(_of_member(member, train, largest))
+    known = [scores for scores in found if scores is not None]
+    return torch.stack(known).logsumexp(0) - math.log(len(known)) if len(known) == len(found) else None
 
 
 def _of_member(posterior: Posterior, train: Data, largest: int) -> Tensor | None:
-    mean = built(posterior.guide).mean()
+    mean = None if built(posterior.guide).chains() is not None else built(posterior.guide).mean()
     bnn, size = posterior.bnn, posterior.bnn.num_weights
     if mean is None or train.weights is not None or any(name not in mean for name in bnn.site_names):
         return None
