@@ -196,8 +196,8 @@ def test_other_versions(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(bnn, "__version__", "0.0.1")
     assert same(go(checkpoint=tmp_path), straight)
     assert "bits may differ" in caplog.text
-    monkeypatch.setattr(loop, "FORMAT_VERSION", 4)
-    with pytest.raises(InputError, match="has format version 3, this pyrobnn reads 4: finish with"):
+    monkeypatch.setattr(loop, "FORMAT_VERSION", 5)
+    with pytest.raises(InputError, match="has format version 4, this pyrobnn reads 5: finish with"):
         go(checkpoint=tmp_path)
 
 

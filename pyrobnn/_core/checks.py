@@ -15,7 +15,7 @@ CONSTANT = 1e-14
 """Standard deviation of a column, as a share of its largest size, up to which it counts as a rounded constant."""
 _MOST_LOST = 0.01
 """Rounding error, as a share of the standard deviation, that the network's precision may leave."""
-_WIDER = "standardise the data, or use a network in float64 (`net.double()`)"
+_WIDER = "the precision of the network: standardise the data, or use a network in float64 (`net.double()`)"
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _ENCODE = {
     "x": "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them",
@@ -40,9 +40,8 @@ def check_count(value: Any, name: str) -> int:
 def as_tensor(value: Any, name: str) -> Tensor:
     """Return numbers (tensor, array, data frame, nested list) as a dense tensor with all their digits."""
     if is_several(value):
-        raise InputError(
-            f"`{name}` must be one array or tensor, got a {type(value).__name__} of several.", page="how-to/own-network"
-        )
+        said = f"`{name}` must be one array or tensor, got a {type(value).__name__} of several."
+        raise InputError(said, page="how-to/own-network")
     if isinstance(value, Tensor):
         tensor, is_wide = _plain(value, name), value.dtype == torch.uint64
     else:
@@ -107,11 +106,9 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         remedy = f"{_ENCODE.get(name, 'pass numbers')}, and drop or impute missing values"
         raise InputError(f"`{name}` must be numeric, got text or mixed values (dtype object): {remedy}.") from None
-    whole = (n for n in array[np.abs(numbers) > 2**53] if isinstance(n, (int, np.integer)))
-    for number in whole:
-        if int(float(number)) != int(number):
-            kept = f"float64 keeps {int(float(number))}"
-            raise InputError(f"`{name}` has the number {number}, of which {kept}: pass an array of int64.")
+    for number in array[np.abs(numbers) > 2**53]:
+        if isinstance(number, (int, np.integer)) and (kept := int(float(number))) != int(number):
+            raise InputError(f"`{name}` has the number {number}, float64 keeps {kept}: pass an array of int64.")
     return numbers
 
 
@@ -126,10 +123,9 @@ def check_finite(value: Tensor, name: str) -> None:
     """Refuse NaN and infinite values, naming the place of the first."""
     if not _is_finite(value):
         bad = (~torch.isfinite(value)).nonzero()
-        raise InputError(
-            f"`{name}` must be finite, got {counted(len(bad), 'NaN or infinite value')}, the first at index "
-            f"{tuple(bad[0].tolist())}: drop those rows, or take BNNRegressor or BNNClassifier with missing='impute'."
-        )
+        got = f"{counted(len(bad), 'NaN or infinite value')}, the first at index {tuple(bad[0].tolist())}"
+        remedy = "drop those rows, or take BNNRegressor or BNNClassifier with missing='impute'"
+        raise InputError(f"`{name}` must be finite, got {got}: {remedy}.")
 
 
 def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None) -> None:
@@ -171,11 +167,7 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
 def check_range(value: Tensor, name: str) -> None:
     """Refuse numbers that became infinite in the precision of the network."""
     if not _is_finite(value):
-        raise InputError(f"`{name}` has values beyond the range of {_name_of(value)}: {_WIDER}.")
-
-
-def _name_of(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}, the precision of the network"
+        raise InputError(f"`{name}` has values beyond the range of {str(value.dtype)[6:]}, {_WIDER}.")
 
 
 def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
@@ -190,7 +182,6 @@ def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
     most = max(_MOST_LOST, 8 * torch.finfo(cast.dtype).eps)  # bfloat16 rounds standardised numbers by 1 % and more
     for column in ((spread > CONSTANT * largest) & (lost > most * spread)).nonzero()[:1].flatten().tolist():
         where = f"`{name}`" + (f", column {column}," if values.shape[1] > 1 else "")
-        raise InputError(
-            f"{where} varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}, and is "
-            f"rounded by up to {float(lost[column]):.2g} in {_name_of(cast)}: {_WIDER}."
-        )
+        varies = f"varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}"
+        rounded = f"rounded by up to {float(lost[column]):.2g} in {str(cast.dtype)[6:]}"
+        raise InputError(f"{where} {varies}, and is {rounded}, {_WIDER}.")

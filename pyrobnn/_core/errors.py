@@ -1,5 +1,6 @@
 """Errors for input that cannot be used and steps that cannot be captured, warnings, and hints for unknown names."""
 
+import contextlib
 import difflib
 import re
 import reprlib
@@ -10,7 +11,8 @@ from typing import Any
 
 from pyrobnn._core.remedies import Remedy, mended
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PASSED_OVER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))
+"""Files of frames that are not the user's: those of the package, and of contexts that decorate its functions."""
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which a network may refuse inputs that no user gave."""
 MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60
@@ -67,7 +69,7 @@ class FewDrawsWarning(UserWarning):
 
 def warn_user(message: str, category: type[Warning] = UserWarning, *, remedy: Remedy | None = None) -> None:
     """Warn at the line of the user's code that called the package, with what to try."""
-    warnings.warn(mended(message, remedy), category, skip_file_prefixes=(_PACKAGE,))
+    warnings.warn(mended(message, remedy), category, skip_file_prefixes=_PASSED_OVER)
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,32 +18,29 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
 
 
 @contextmanager
-def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Yield a temporary folder beside `path` that takes its name at the end, on the disk, or leaves nothing.
-
-    `replaces` says whether an existing folder may be replaced; without it none may.
-    """
-    check_free(path, replaces)
-    with _beside(path) as work, _in_words(path):
-        made = work / path.name
-        made.mkdir()
-        yield made
-        for inner in (*made.rglob("*"), made):
+def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; at the end what has it, on the disk, replaces `path`; or leave nothing."""
+    if not replaces:
+        check_free(path)
+    with _beside(path) as folder:
+        work = folder / path.name
+        yield work
+        for inner in (*work.rglob("*"), work):
             if not inner.is_symlink():
                 _sync(inner)
-        take_name(made, path)
+        if work.is_dir():
+            take_name(work, path)
+        else:
+            work.replace(path)
+            _sync(path.parent)
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """Say of errors of the disk what could not be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _OF_THE_DISK:
-            raise
-        said = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
-        raise OSError(error.errno, said) from error
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder, as `new_file` does."""
+    with new_file(path) as work:
+        work.mkdir()
+        yield work
 
 
 def why(error: OSError) -> str:
@@ -52,7 +49,7 @@ def why(error: OSError) -> str:
 
 
 @contextmanager
-def _beside(path: Path, what: str = "folder") -> Iterator[Path]:
+def _beside(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; at its end it is removed, and those above that are empty and new."""
     missing = [folder for folder in path.parents if not os.path.exists(folder)]  # False where it may not look
     work = None
@@ -65,8 +62,13 @@ def _beside(path: Path, what: str = "folder") -> Iterator[Path]:
             reason = why(error) if isinstance(error, OSError) else str(error)
             if not there.is_dir() or isinstance(error, FileNotFoundError):  # of a file system such as /proc
                 reason = f"{there} {'takes no files' if there.is_dir() else 'is a file'}"
-            raise InputError(f"The {what} {path} cannot be made ({reason}): choose another place.") from None
+            raise InputError(f"{path} cannot be made ({reason}): choose another place.") from None
         yield work
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        said = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
+        raise OSError(error.errno, said) from error
     finally:
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -83,21 +85,8 @@ def check_writable(path: Path, what: str = "folder") -> None:
         if not os.access(path, os.W_OK):
             raise InputError(f"The file {path} cannot be written: choose another name, or allow it.")
     else:
-        with _beside(path, what):
+        with _beside(path):
             pass
-
-
-@contextmanager
-def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; at the end its file, synced to disk, replaces `path`; or leave nothing."""
-    if not replaces:
-        check_free(path)
-    with _beside(path, "file") as folder, _in_words(path):
-        work = folder / path.name
-        yield work
-        _sync(work)
-        work.replace(path)
-        _sync(path.parent)
 
 
 def take_name(made: Path, path: Path) -> None:
@@ -135,11 +124,7 @@ def next_name(folder: str) -> str:
     return next(name for k in itertools.count(int(number) + 1) if not Path(name := f"{stem}-{k}").exists())
 
 
-def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:
-    """Refuse a path that is taken, unless its content may be replaced."""
-    if not os.path.lexists(path):
-        return
-    if replaces is None:
+def check_free(path: Path) -> None:
+    """Refuse a path that is taken."""
+    if os.path.lexists(path):
         raise InputError(f"{path} exists already: choose another name, or remove it first.")
-    if not replaces(path):
-        raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

@@ -1,18 +1,18 @@
-"""Modes of torch set by a caller: modes that inference cannot run under are left for the block."""
+"""Modes of torch set by a caller: those that inference cannot run under are left, in a block or by a decorator."""
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _DEVICES = ("cpu", "cuda")
 """Types of devices with an autocast."""
-_CALLERS_DEVICE: ContextVar[torch.device | None] = ContextVar("_CALLERS_DEVICE", default=None)
-_CALLERS_AUTOCAST: ContextVar[dict[str, torch.dtype]] = ContextVar("_CALLERS_AUTOCAST", default={})  # noqa: B039
-"""What the caller has set: a default device other than the CPU, and the precision of autocast by type of device."""
+_CALLERS: ContextVar[tuple[Callable[[], AbstractContextManager[Any]], ...]] = ContextVar("_CALLERS", default=())
+"""Modes that the caller has set: a default device other than the CPU, and autocast for `prepare`."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def plain_tensors() -> Iterator[None]:
         modes.enter_context(no_inference_mode())
         device = torch.get_default_device()
         if device.type != "cpu":
-            modes.callback(_CALLERS_DEVICE.reset, _CALLERS_DEVICE.set(device))
+            modes.callback(_CALLERS.reset, _CALLERS.set((*_CALLERS.get(), functools.partial(torch.device, device))))
             modes.enter_context(torch.device("cpu"))
         yield
 
@@ -41,18 +41,18 @@ def plain_tensors() -> Iterator[None]:
 def callers_modes() -> Iterator[None]:
     """Have the default device and the autocast of the caller in the block, which calls a network of the caller's."""
     with ExitStack() as modes:
-        for kind, dtype in _CALLERS_AUTOCAST.get().items():
-            modes.enter_context(torch.autocast(kind, dtype))
-        modes.enter_context(_CALLERS_DEVICE.get() or nullcontext())
+        for mode in _CALLERS.get():
+            modes.enter_context(mode())
         yield
 
 
 @contextmanager
 def autocast_in_networks() -> Iterator[None]:
     """Keep the caller's autocast to calls of a network: draws and densities are computed in full precision."""
-    used = {kind: torch.get_autocast_dtype(kind) for kind in _DEVICES if torch.is_autocast_enabled(kind)}
+    kinds = [kind for kind in _DEVICES if torch.is_autocast_enabled(kind)]
+    used = [functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind)) for kind in kinds]
     with ExitStack() as modes:
-        modes.callback(_CALLERS_AUTOCAST.reset, _CALLERS_AUTOCAST.set(used))
+        modes.callback(_CALLERS.reset, _CALLERS.set((*_CALLERS.get(), *used)))
         _leave_autocast(modes)
         yield
 
@@ -73,20 +73,6 @@ def gradients() -> Iterator[None]:
             modes.enter_context(torch.autograd.set_detect_anomaly(mode=True, check_nan=False))
         _leave_autocast(modes)
         yield
-
-
-def under[**P, R](modes: Callable[[], AbstractContextManager[None]]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator of functions that run under modes, by a frame of this package, which warnings pass over."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with modes():
-                return function(*args, **kwargs)
-
-        return run
-
-    return decorate
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -26,10 +26,9 @@ def seeded(seed: int, purpose: str = "") -> Iterator[None]:
     """Seed torch, NumPy and Python for a purpose in the block, restored after it; other threads wait, or are let in."""
     with ONE_THREAD.changed(_generators, _set_generators):
         number = derive(seed, purpose)
-        if _has_accelerator():
+        torch.default_generator.manual_seed(number)
+        if _has_accelerator():  # it notes the call stack for devices to come, which takes a millisecond
             torch.manual_seed(number)
-        else:  # the same without a note of the call stack for devices to come, which takes a millisecond
-            torch.default_generator.manual_seed(number)
         random.seed(number)
         np.random.seed(number)
         yield
@@ -56,28 +55,21 @@ def mark() -> Callable[[], bool]:
     return lambda: _fingerprint() != before
 
 
-def _fingerprint() -> tuple[Any, ...]:
-    on_cpu, on_gpus, (kind, keys, *rest), of_python = _generators()
-    return on_cpu.tolist(), [state.tolist() for state in on_gpus], kind, keys.tolist(), rest, of_python
+def _fingerprint() -> list[Any]:
+    state = random_state()
+    return [[each.tolist() for each in (state["torch"], *state["cuda"])], state["numpy"], state["python"]]
 
 
 def random_state() -> dict[str, Any]:
     """Return the random states of torch (CPU and GPUs), NumPy and Python, as tensors, numbers and lists."""
-    on_cpu, on_gpus, (kind, keys, *numpy_rest), (version, words, gauss) = _generators()
-    return {
-        "torch": on_cpu,
-        "cuda": on_gpus,
-        "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": numpy_rest},
-        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
-    }
+    on_cpu, on_gpus, (kind, keys, *rest), of_python = _generators()
+    return {"torch": on_cpu, "cuda": on_gpus, "numpy": [kind, keys.tolist(), *rest], "python": [*of_python]}
 
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Restore the random states from a result of `random_state`."""
-    numpy_state, python = state["numpy"], state["python"]
-    of_numpy = (numpy_state["kind"], numpy_state["keys"].numpy().astype(np.uint32), *numpy_state["rest"])
-    of_python = (python["version"], tuple(python["words"].tolist()), python["gauss"])
-    _set_generators((state["torch"], state["cuda"], of_numpy, of_python))
+    version, words, gauss = state["python"]
+    _set_generators((state["torch"], state["cuda"], state["numpy"], (version, tuple(words), gauss)))
 
 
 @functools.cache

@@ -67,10 +67,8 @@ def _check_range(value: Any, where: str) -> None:
         raise InputError(f"{where} must be a whole number of 64 bits, got {value}")
 
 
-_EXPECTED = {
-    "bool": "true or false", "float": "a number", "int": "a whole number", "list": "a list", "tuple": "a list",
-    "dict": "a table", "string": "a text",
-}  # fmt: skip
+_EXPECTED = {"bool": "true or false", "float": "a number", "int": "a whole number"}
+_EXPECTED |= {"list": "a list", "tuple": "a list", "dict": "a table", "string": "a text"}
 """What is expected where pydantic says it in words of programmers, by the type that its error begins with."""
 _FAULTS = {"missing": "is missing", "missing_argument": "is missing", "multiple_argument_values": "is given twice"}
 
@@ -123,9 +121,7 @@ def to_dict(value: Any) -> Any:
         return [to_dict(item) for item in value]
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    raise InputError(
-        f"{value!r} cannot be written to a spec file: only settings of pyrobnn, or parts registered by name, can"
-    )
+    raise InputError(f"{value!r} cannot be written to a spec file: only settings, or parts registered by name, can")
 
 
 def in_short(value: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.given import collected
 from pyrobnn.data.splits import numbered
@@ -136,7 +136,7 @@ def _may_be_chance(finding: Finding) -> bool:
     return finding.p is not None and finding.p > _CLEAR
 
 
-@under(gradients)
+@gradients()
 def diagnose(
     posterior: Posterior | Mixture,
     train: Any,
@@ -192,7 +192,7 @@ def diagnose(
     )
 
 
-@under(gradients)
+@gradients()
 def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
     findings = [finding for check in CHECKS if (finding := check(evidence)) is not None]

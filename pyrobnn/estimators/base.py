@@ -20,7 +20,7 @@ from torch import nn
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
 from pyrobnn._core.folders import new_file
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
@@ -156,7 +156,7 @@ class AbstractBNN(BaseEstimator):
         """
         return self._fit(X, y, sample_weight, reset=True)
 
-    @under(gradients)
+    @gradients()
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
     ) -> Self:

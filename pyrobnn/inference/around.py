@@ -12,7 +12,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError, listed
-from pyrobnn._core.modes import gradients, plain_tensors, under
+from pyrobnn._core.modes import gradients, plain_tensors
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.devices import resolve_device
@@ -38,7 +38,7 @@ _ROWS_AT_ONCE = 1024
 _LEAST_NOISE = 1e-6  # noise of a network that meets a column of targets exactly, in its units
 
 
-@under(gradients)
+@gradients()
 def around(
     model: BNN | nn.Module,
     data: Any,
@@ -116,7 +116,7 @@ class PriorGuide(PyroModule):
         self._latents(x, y)
 
 
-@under(plain_tensors)
+@plain_tensors()
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
     model = copy.deepcopy(bnn, leftovers(bnn)).eval()

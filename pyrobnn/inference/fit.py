@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import fields_of
 from pyrobnn.bnn import BNN
@@ -167,7 +167,7 @@ def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
     return build(parts, data), dataclasses.replace(run, method=parts.method, choice=record)
 
 
-@under(gradients)
+@gradients()
 def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     """Do the work of `fit`: no word on the result."""
     check_offered(method, run)

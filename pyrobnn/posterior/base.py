@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pyrobnn._core.errors import counted
-from pyrobnn._core.modes import plain_tensors, under
+from pyrobnn._core.modes import plain_tensors
 from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
@@ -78,7 +78,7 @@ class AbstractPosterior(ABC):
         printer.text(str(self))
 
     @batch_by_batch
-    @under(plain_tensors)
+    @plain_tensors()
     def predict(
         self,
         x: Any,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.guides.base import built
@@ -139,7 +139,7 @@ class FunctionalNormal:
         return self.covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0).sum(2)
 
 
-@under(gradients)
+@gradients()
 def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
     """Return the distribution of the outputs under the network linearised around the mode, in closed form.
 

@@ -70,7 +70,8 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
         return
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already: choose another name, or replace it with {_overwrite()}.")
-    check_free(path, has_fit)
+    if os.path.lexists(path) and not has_fit(path):
+        raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")
     check_free(place)
     check_writable(path)
 

@@ -232,7 +232,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
         )
         if not found >= before - _TOLERATED_LOSS:
             return judged
-        with new_folder(judged.path / ALL_ROWS, replaces=lambda _: True) as place:
+        with new_folder(judged.path / ALL_ROWS) as place:
             _write_fit(place, whole, final, time.perf_counter() - started)
     return dataclasses.replace(judged, final=final, num_learned=len(train))
 
@@ -270,7 +270,7 @@ def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     )
     given = {key: getattr(result, key) for key in ("train", "test", "scores", "baselines", "diagnosis")}
     rendered = render(result.posterior, **given, facts=facts)
-    with new_folder(place / "figures", replaces=lambda _: True) as figures:
+    with new_folder(place / "figures") as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
     with new_file(place / "report.html") as file:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
 from pyrobnn._core.errors import REFUSALS, InputError
-from pyrobnn._core.modes import plain_tensors, under
+from pyrobnn._core.modes import plain_tensors
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._core.tree_files import read_tree
@@ -147,7 +147,7 @@ class SavedMixture:
     members: Annotated[list[Table], Field(min_length=1)]
 
 
-@under(plain_tensors)
+@plain_tensors()
 def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save` wrote; for the same seed it draws and predicts the same bits on a CPU.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import REFUSALS, InputError
-from pyrobnn._core.modes import plain_tensors, under
+from pyrobnn._core.modes import plain_tensors
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.tree_files import digest, write_tree
@@ -29,7 +29,7 @@ Table = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
-@under(plain_tensors)
+@plain_tensors()
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new file, complete and on disk, or not at all, and return the file.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import mended
 from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.devices import threads_for
@@ -176,7 +176,7 @@ CHECKS: tuple[Check, ...] = (
 """The checks at the end of a fit, in the order in which they are told."""
 
 
-@under(gradients)
+@gradients()
 def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> str | None:
     """Return a sentence on the first warning of the cheap checks, without numbers: a loop shows it once.
 

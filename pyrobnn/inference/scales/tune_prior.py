@@ -10,7 +10,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
@@ -101,7 +101,7 @@ def spreads(guide: BlockGuide) -> dict[str, Tensor]:
     return {name: part for block in guide.gaussian_blocks() for name, part in block.split(block.spread()).items()}
 
 
-@under(gradients)
+@gradients()
 def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool = False) -> Posterior:
     """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, warn_user
-from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.modes import gradients
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -92,7 +92,7 @@ def fit_replicates(
     return posteriors
 
 
-@under(gradients)
+@gradients()
 def replicates_in_silence(
     bnn: BNN | list[BNN],
     data: Any,

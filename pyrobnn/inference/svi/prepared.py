@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.modes import autocast_in_networks, gradients, under
+from pyrobnn._core.modes import autocast_in_networks, gradients
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import described
 from pyrobnn._torch.pyro import fast_pyro
@@ -30,7 +30,7 @@ _OBJECTIVE = ("guide", "num_particles", "kl", "temperature")
 """Settings of `SVI` that say what is maximised; the others belong to the loop."""
 
 
-@under(gradients)
+@gradients()
 def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, start: Any = None) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
@@ -162,7 +162,7 @@ class PreparedFit(nn.Module):
                 members.setdefault(factors.get(name, 1.0), []).append(parameter)
         return [{"params": parameters, "lr": lr * factor} for factor, parameters in members.items()]
 
-    @under(gradients)
+    @gradients()
     def posterior(self, data: Any = None) -> Posterior:
         """Return the posterior as it is now: a copy, which later steps do not change.
 

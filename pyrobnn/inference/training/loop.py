@@ -37,7 +37,7 @@ from pyrobnn.nets import is_custom
 from pyrobnn.posterior.record import EngineRecord
 
 FILE = "checkpoint.safetensors"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 _log = logging.getLogger("pyrobnn")
 _KEEP_EVERY = 500  # steps between two states that are kept, from which those before a fault are done again to name it
