@@ -129,7 +129,7 @@ def test_missing_values_are_refused_by_column():
     x = np.column_stack([SIZES, SIZES])
     model = regressor().fit(x, Y)
     x[0, 1] = np.nan
-    with pytest.raises(InputError, match="Column 'x1' has 1 missing value .* in row 0: fill them in or drop"):
+    with pytest.raises(InputError, match="Column 'x1' has 1 missing value .* in row 0: drop those rows; a fit with"):
         model.predict(x)
 
 
@@ -149,7 +149,7 @@ def test_infinite_numbers_are_refused_by_column(missing):
 @pytest.mark.parametrize(
     ("y", "words"),
     [
-        ([0, 1, np.nan, 3, 4, np.nan], "NaN, in rows 2, 5: a fit needs all targets. Drop those rows"),
+        ([0, 1, np.nan, 3, 4, np.nan], "NaN, in rows 2, 5: drop those rows"),
         (np.column_stack([Y, [0, 1, 2, np.nan, 4, 5]]), "NaN, in row 3"),
         (pd.Series(["a", None, "b", "a", "b", None]), "NaN, in rows 1, 5"),
         (pd.Series([1, None, 2, 3, 4, 5], dtype="Int64"), "NaN, in row 1"),

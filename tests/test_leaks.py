@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.data.leaks import leaks
+from pyrobnn.data.in_memory import leaks
 from pyrobnn.diagnostics.checks import CHECKS, blocks
 from pyrobnn.verdict.evidence import Evidence
 

@@ -281,7 +281,7 @@ REFUSED = {
     "tensors": (lambda: fit(plain(), DataLoader(X, 8)), r"must yield pairs .* got Tensor: .*split=lambda batch:"),
     "unnamed targets": (
         lambda: fit(model_of(TwoInputs()), DataLoader([{"a": X[0, :1], "b": X[0, 1:]}] * 4, 2)),
-        r"got 'a', 'b': say which .* as in .* split=lambda batch: \(batch\['a'\], batch\['b'\]\)\)",
+        r"got 'a', 'b': say which .* as in .* split=lambda batch: \(batch\[0\], batch\[1\]\)\)",
     ),
     "weights": (
         lambda: fit(plain(), DataLoader(TensorDataset(X, Y, torch.ones(NUM)), 8)),
@@ -289,7 +289,7 @@ REFUSED = {
     ),
     "other entries": (
         lambda: fit(plain(), DataLoader([{"x": x, "row": x.sum(), "y": y} for x, y in PAIRS], 8)),
-        r"entries x, row of each batch were read as.* split=lambda batch: \(batch\['x'\], batch\['labels'\]\)\)",
+        r"entries x, row of each batch were read as.* split=lambda batch: \(batch\[0\], batch\[1\]\)\)",
     ),
     "shuffled": (lambda: fit(plain(), (X, Y)).predict(DataLoader(PAIRS, 7, shuffle=True)), "in random order, .*"),
     "no batches": (lambda: fit(plain(), (X, Y)).predict(bnn.Loader([])), "The loader yields no batch"),

@@ -12,7 +12,7 @@ from torch.utils import data as of_torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn.data.given import as_data
+from pyrobnn.data.loader import as_data
 from pyrobnn.inference.data import make_source
 
 X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))

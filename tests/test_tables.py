@@ -522,7 +522,7 @@ def test_separators_and_encodings(case, tmp_path):
     assert found.columns.iloc[:, 0].tolist() == list(range(ROWS))
     assert list(found.columns) == (["ä"] if encoding == "cp1252" else ["a"])
     if "encoding" in settings:
-        with pytest.raises(InputError, match="is not text of this encoding .*: name it, such as --encoding cp1252"):
+        with pytest.raises(InputError, match="is not text of this encoding .*: name it, as by --encoding cp1252"):
             read(tmp_path / name, target="y")
 
 

@@ -3,4 +3,4 @@
 from typing import Literal
 
 InputColumns = Literal["plain", "ranks", "waves"]
-"""What a network sees of a table: its columns, or more inputs beside them; `input_maps` makes these."""
+"""What a network sees of a table: its columns, or more inputs beside them."""

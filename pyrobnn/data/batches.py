@@ -18,6 +18,7 @@ Batch = tuple[Any, ...]
 
 _TARGETS = ("labels", "label", "y", "target")
 _PAGE = "how-to/large-data"
+_SPLIT = "bnn.Loader(loader, split=lambda batch: (batch[0], batch[1]))"
 StateDict = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
 
@@ -48,10 +49,6 @@ class TensorBatches:
             return self.data
         rows = self._next_rows(self.batch_size).to(self.data[0].device)
         return tuple(values[rows] for values in self.data)
-
-    def peek(self) -> Batch:
-        """Return the first examples, as many as a batch has."""
-        return tuple(values[: self.batch_size] for values in self.data)
 
     def _next_rows(self, size: int) -> Tensor:
         """Return the rows of the next batch, (batch,), of this epoch's order or of a new one."""
@@ -224,10 +221,8 @@ def checked_batch(batch: Any, split: Split | None = None) -> tuple[X, Tensor]:
         is_mapping = isinstance(batch, Mapping)
         expected = f"have targets as {' or '.join(_TARGETS)}" if is_mapping else "yield pairs (x, y) or mappings"
         got = listed(map(repr, batch)) if is_mapping else type(batch).__name__
-        code = _split_example("'a'", "'b'") if is_mapping else _split_example()
-        raise InputError(
-            f"A loader must {expected}, got {got}: say which are inputs and targets, as in {code}.", page=_PAGE
-        )
+        told = f"say which are inputs and targets, as in {_SPLIT}"
+        raise InputError(f"A loader must {expected}, got {got}: {told}.", page=_PAGE)
     inputs = checked_inputs(x, y.shape[:1] if isinstance(y, Tensor) else None)
     return inputs, as_targets(y, len(inputs))
 
@@ -244,14 +239,7 @@ def checked_inputs(x: Any, rows: torch.Size | None = None) -> X:
     return as_inputs(x)
 
 
-def _split_example(first: str = "0", targets: str = "1") -> str:
-    """Return the code of a loader that is told where inputs and targets are."""
-    return f"bnn.Loader(loader, split=lambda batch: (batch[{first}], batch[{targets}]))"
-
-
 def several_inputs_advice(x: Inputs) -> str:
     """Return what to write where a network does not take all inputs that a batch was read as."""
-    is_named = bool(x.arguments[1])
-    which = listed(x.parts) if is_named else f"the first {len(x.parts)}"
-    code = _split_example(repr(next(iter(x.parts))), "'labels'") if is_named else _split_example()
-    return f" The entries {which} of each batch were read as inputs: if not all of them are inputs, pass {code}."
+    which = listed(x.parts) if x.arguments[1] else f"the first {len(x.parts)}"
+    return f" The entries {which} of each batch were read as inputs: if not all of them are inputs, pass {_SPLIT}."

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -14,8 +14,18 @@ from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, c
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data import InputColumns
-from pyrobnn.data.input_maps import MOST_ROWS, NUM_WAVES, PLAIN, quantiles_of, ranks_of
 from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
+
+_MOST_ROWS, _MOST_QUANTILES = 100_000, 500
+PLAIN, *_NAMES = get_args(InputColumns)
+_NUM_WAVES: dict[str, int] = dict(zip(_NAMES, (0, 3), strict=True))
+"""The waves of a rank for each kind of inputs that are not plain."""
+SAID = {
+    "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
+    "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
+}
+_ALMOST = 0.9999  # squared correlation with the target
+_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
 
 
 class Data:
@@ -122,8 +132,8 @@ class Data:
             return scaler
         x = single(self.x, "A table")
         loc, scale = (value.expand(x.shape[1:]).clone() for value in (scaler.loc, scaler.scale))
-        waves = 2.0 ** torch.arange(NUM_WAVES[self.inputs], dtype=torch.float64, device=x.device)
-        return InputScaler(loc, scale, self._columns, quantiles_of(x[:, self._columns], self.weights), waves)
+        waves = 2.0 ** torch.arange(_NUM_WAVES[self.inputs], dtype=torch.float64, device=x.device)
+        return InputScaler(loc, scale, self._columns, _quantiles_of(x[:, self._columns], self.weights), waves)
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -199,8 +209,8 @@ def _columns_of(x: X, inputs: str) -> Tensor:
     """Return the numbers (C,) of the columns to map: those with three values or more, of others it tells nothing."""
     if inputs == PLAIN:
         return torch.empty(0, dtype=torch.int64)
-    if inputs not in [*NUM_WAVES] or isinstance(x, Inputs) or x.ndim != 2:
-        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(NUM_WAVES)
+    if inputs not in [*_NUM_WAVES] or isinstance(x, Inputs) or x.ndim != 2:
+        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(_NUM_WAVES)
         raise InputError(f"`inputs` must be {PLAIN}, or {known} of a table x (N, D), got {given}.")
     return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
 
@@ -288,7 +298,7 @@ class Scaler:
         given = single(values, "A model with units")
         here = scaler_of(**{name: value.to(given.device) for name, value in self.tensors.items()})
         dtype = given.dtype if given.is_floating_point() else torch.float64
-        return torch.cat([here.standard(part.double()).to(dtype) for part in given.split(MOST_ROWS)])  # type: ignore[return-value]
+        return torch.cat([here.standard(part.double()).to(dtype) for part in given.split(_MOST_ROWS)])  # type: ignore[return-value]
 
     def standard(self, x: Tensor) -> Tensor:
         """Map values (N, *row) in the precision and place of the tensors to standard units, likewise."""
@@ -301,10 +311,6 @@ class Scaler:
     def inverse_scale(self, values: Tensor) -> Tensor:
         """Map standard deviations in standard units back to original units, likewise."""
         return values if self.is_identity else values.double() * self.scale.to(values.device)
-
-    def inverse_log_prob(self, values: Tensor) -> Tensor:
-        """Map log densities in standard units back to those in original units, likewise."""
-        return values if self.is_identity else values.double() - self.log_volume()
 
     def log_volume(self) -> float:
         """Return the log of the volume change, sum log scale: subtract it from a log density in standard units."""
@@ -321,7 +327,7 @@ class InputScaler(Scaler):
 
     def standard(self, x: Tensor) -> Tensor:
         """Map a table to all inputs, in the precision and place of the tensors."""
-        return torch.cat([super().standard(x), ranks_of(x[:, self.columns], self.quantiles, self.waves)], 1)
+        return torch.cat([super().standard(x), _ranks_of(x[:, self.columns], self.quantiles, self.waves)], 1)
 
 
 def scaler_of(loc: Tensor, scale: Tensor, **more: Tensor) -> Scaler:
@@ -371,3 +377,68 @@ class Moments(NamedTuple):
         constant = torch.where(self.largest > 0, self.largest, 1.0) if targets else torch.ones_like(self.deviation)
         is_constant = self.deviation <= CONSTANT * self.largest
         return Scaler(self.mean, torch.where(is_constant, constant, self.deviation))
+
+
+def _quantiles_of(x: Tensor, weights: Tensor | None) -> Tensor:
+    """Return up to 500 quantiles (C, Q) of columns (N, C) in float64; a row of weight 2 counts as two.
+
+    Of more than 100,000 rows as many are drawn at random.
+    """
+    if len(x) > _MOST_ROWS:
+        some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS].to(x.device)
+        x, weights = x[some], None if weights is None else weights[some]
+    values, order = x.double().sort(0)
+    counts = torch.ones_like(values) if weights is None else (weights * max(1, len(x) / float(weights.sum())))[order]
+    ends, total = counts.cumsum(0).T.contiguous(), float(counts[:, :1].sum())
+    last = max(2, min(_MOST_QUANTILES, round(total))) - 1
+    places = (torch.arange(last + 1, device=x.device).double() * (total - 1) / last).expand(len(ends), -1)
+    low, high = (torch.searchsorted(ends, at.contiguous(), right=True) for at in (places.floor(), places.floor() + 1))
+    low, high = (values.T.gather(1, at.clamp(max=len(x) - 1)) for at in (low, high))
+    return low.lerp(high, places - places.floor())
+
+
+def _ranks_of(x: Tensor, quantiles: Tensor, waves: Tensor) -> Tensor:
+    """Return ranks from -1 to 1 of columns (N, C), then sines, then cosines, (N, C + 2 C W), in x's precision.
+
+    Ranks are linear between quantiles (C, Q), of which equal ones have the mean of their ranks. Wave k of a rank from 0
+    to 1 turns by pi times `waves` (W,), that is 2^k.
+    """
+    last = quantiles.shape[1] - 1
+    first, after = (torch.searchsorted(quantiles, quantiles, right=is_right) for is_right in (False, True))
+    ranks = (first + after - 1).to(x.dtype) / (2 * last)
+    ranks = ranks.where(quantiles > quantiles[:, :1], 0).where(quantiles < quantiles[:, -1:], 1)
+    values = x.T.contiguous()
+    right = torch.searchsorted(quantiles, values.detach(), right=True).clamp(1, last)
+    low, high = quantiles.gather(1, right - 1), quantiles.gather(1, right)
+    share = ((values - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    rank = ranks.gather(1, right - 1).lerp(ranks.gather(1, right), share).T
+    angles = (math.pi * rank[:, :, None] * waves).flatten(1)
+    return torch.cat([2 * rank - 1, angles.sin(), angles.cos()], 1)
+
+
+def leaks(data: Data) -> dict[str, str]:
+    """Return what is wrong, of `SAID`, with columns of a table of two or more and 50 rows or more, by their name.
+
+    A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
+    range of it. Numbers of rows are different whole numbers, of a range of at most twice the rows.
+    """
+    if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
+        return {}
+    x, y = (values.detach().cpu().double().numpy() for values in (data.x, data.y))
+    classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
+    found = dict[str, str]()
+    for name, column in zip(data.feature_names or [f"x{at}" for at in range(x.shape[1])], x.T, strict=True):
+        if not np.isfinite(column).all() or column.min() == column.max() or x.shape[1] < 2:
+            continue
+        if classes is None:
+            is_copy = y.std() > 0 and np.corrcoef(column, y)[0, 1] ** 2 > _ALMOST
+        else:
+            labels, values = y[np.lexsort((y, column))], np.sort(column)
+            change = np.flatnonzero(labels[1:] != labels[:-1])
+            is_copy = len(change) == len(classes) - 1 > 0 and classes.min() >= _FEWEST_OF_A_CLASS
+            is_copy = is_copy and bool((values[change] < values[change + 1]).all())
+        if is_copy:
+            found[name] = "copy"
+        elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:
+            found[name] = "row number"
+    return found

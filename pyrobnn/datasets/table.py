@@ -11,13 +11,12 @@ from torch import Tensor
 
 from pyrobnn._core.errors import counted
 from pyrobnn.data.imputed import Imputer
-from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import SAID, leaks
+from pyrobnn.data.in_memory import SAID, Data, leaks
 from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
 from pyrobnn.tables import Table, read
-from pyrobnn.tables.cells import TEXTS, names_rows
+from pyrobnn.tables.cells import TEXTS, teaches_nothing
 from pyrobnn.tables.files import ending
 
 if TYPE_CHECKING:
@@ -167,6 +166,6 @@ def _copies(table: Table, target: str) -> Tensor:
     """
     import pandas as pd
 
-    compared = [name for name in table.frame.columns if name != target and not names_rows(table.frame[name])]
+    compared = [name for name in table.frame.columns if name != target and not teaches_nothing(table.frame[name])]
     marks = pd.util.hash_pandas_object(table.frame[compared].iloc[table.rows], index=False)
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view("int64")))

@@ -12,8 +12,8 @@ from torch.distributions import kl_divergence
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import in_memory
 from pyrobnn.diagnostics.convert import log_likelihoods
 from pyrobnn.guides.base import built
 from pyrobnn.guides.empirical import require_density

@@ -14,8 +14,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import flat_rows
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import leaks
+from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import chains_of, continued_gain

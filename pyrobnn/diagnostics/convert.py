@@ -21,8 +21,8 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import draws_at_once
-from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import in_memory
 from pyrobnn.guides.base import built
 from pyrobnn.inference.around import PriorGuide
 from pyrobnn.posterior.mixture import Mixture, Posteriors

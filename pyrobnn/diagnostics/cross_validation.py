@@ -11,8 +11,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import in_memory
 from pyrobnn.data.splits import numbered, same_inputs
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.base import built

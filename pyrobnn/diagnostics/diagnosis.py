@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.data.given import collected
+from pyrobnn.data.loader import collected
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.posterior.calibration import check_targets

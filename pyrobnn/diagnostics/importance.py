@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.data.given import in_memory
+from pyrobnn.data.loader import in_memory
 from pyrobnn.diagnostics.audit import Estimate
 from pyrobnn.diagnostics.convert import log_likelihoods, log_prior_density
 from pyrobnn.guides.base import built

@@ -24,8 +24,7 @@ from pyrobnn._core.modes import gradients
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
-from pyrobnn.data.in_memory import Data
-from pyrobnn.data.leaks import SAID, leaks
+from pyrobnn.data.in_memory import SAID, Data, leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants

@@ -10,8 +10,8 @@ from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import fields_of
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import as_data
 from pyrobnn.guides.base import built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method

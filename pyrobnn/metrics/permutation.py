@@ -12,7 +12,7 @@ import torch
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
-from pyrobnn.data.given import collected
+from pyrobnn.data.loader import collected
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior

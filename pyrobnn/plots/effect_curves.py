@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
-from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import collected
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
 from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, named_ticks, one_panel, plain, title
 from pyrobnn.plots.classification import class_draws

@@ -12,8 +12,8 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
-from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import collected
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, grid, legend, one_panel, plain, title
 from pyrobnn.plots.regression import require_real

@@ -14,8 +14,8 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import Inputs, shape_of, single
-from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import collected
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
 from pyrobnn.posterior.mixture import Mixture

@@ -13,8 +13,8 @@ from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
-from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.data.loader import collected
 from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of, ends
 from pyrobnn.likelihoods.base import as_likelihood

@@ -16,9 +16,8 @@ from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy, reader
-from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Scaler, row_index
-from pyrobnn.data.loader import Loader
+from pyrobnn.data.loader import Loader, as_loader
 from pyrobnn.distributions import support
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.distributions.parts import converted, in_double, take_apart
@@ -258,7 +257,8 @@ class Prediction:
         """Return the log density of targets in original units that were checked, under each draw, (S, N)."""
         if self.is_classification:
             return self._unchecked.log_prob(targets)
-        return self.scaler.inverse_log_prob(support.log_prob(self._unchecked, self._scaled(targets)))
+        values = support.log_prob(self._unchecked, self._scaled(targets))
+        return values if self.scaler.is_identity else values.double() - self.scaler.log_volume()
 
     def checked(self, y: ArrayLike) -> Tensor:
         """Return targets as a tensor in original units, labels as the distribution takes them; refuse others."""

@@ -228,7 +228,7 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
     if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[known.target])
     others = [name for name in map(str, frame) if name not in known.no_features]
-    why = {name: reason for name in others if (reason := teaches_nothing(frame, name))}
+    why = {name: reason for name in others if (reason := teaches_nothing(frame[name]))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
     dropped = [name for name in why if name != names]

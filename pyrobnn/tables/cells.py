@@ -24,6 +24,7 @@ _MOST_CATEGORIES = 20
 _MOST_NUMBERS = 20
 """Different numbers that a column of categories may hold."""
 _MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
+_IMPUTE = "missing='impute', --set data.missing=impute"
 
 
 def with_marks(names: Sequence[str]) -> dict[str, list[int]]:
@@ -73,9 +74,7 @@ def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -
             "categories, pd.Categorical(y, [first, ..., last], ordered=True), or the numbers 0, 1, ..."
         )
     if num not in (None, len(labels)):
-        raise InputError(
-            f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to their number."
-        )
+        raise InputError(f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to that.")
 
 
 class Read(NamedTuple):
@@ -90,8 +89,8 @@ class Read(NamedTuple):
 class Reader:
     """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
 
-    `is_new` tells the rows to train on from those to predict, `categories` are columns that are categories whatever
-    they hold, and `open_points` those of `read_file`.
+    `is_new` tells the rows to train on from those to predict, and `categories` are columns that are categories whatever
+    they hold.
     """
 
     is_file: bool
@@ -99,7 +98,6 @@ class Reader:
     decimal: str | None = None
     missing: str = "raise"
     categories: Sequence[str] = ()
-    open_points: Sequence[str] = ()
 
     def rows(self, chosen: "pd.Series") -> str:
         """Return which rows a mask has, in words, by its index."""
@@ -110,21 +108,26 @@ class Reader:
         import pandas as pd
 
         name, label = str(column.name), f"Column {str(column.name)!r}"
+        without = f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
         if self.is_file and name.startswith(NAMELESS):
-            raise InputError(f"{label} has no name in the file: name it, or {self._without(name)}.")
+            raise InputError(f"{label} has no name in the file: name it, or {without}.")
         read = self.read(column, label, before)
-        column, kind = read.column, read.how["kind"]
-        if kind == TEXTS and self.is_new and "order" not in read.how and name not in self.categories:
-            self._require_repeated(column, name, label)
+        column, kind, has_order = read.column, read.how["kind"], "order" in read.how
+        present = column.dropna()
+        count, is_text = present.nunique(), kind == TEXTS and not has_order and name not in self.categories
+        if self.is_new and is_text and count > max(_MOST_CATEGORIES, len(present) / 2):
+            raise InputError(
+                f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are "
+                "no categories: make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates, "
+                f"{without}, or say that they are categories (categories={[name]!r}, --categories)."
+            )
         if kind == NUMBERS:
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
-                raise InputError(
-                    f"{label} must be finite, and is inf in {self.rows(infinite)}: drop or mend those rows."
-                )
-        if self.missing == "raise" and (kind != TEXTS or "order" in read.how):
-            if self.is_new and column.isna().all():
-                raise InputError(f"{label} has no value in any row (NaN): {self._without(name)}.")
+                raise InputError(f"{label} must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
+        if self.missing == "raise" and (kind != TEXTS or has_order):
+            if self.is_new and present.empty:
+                raise InputError(f"{label} has no value in any row (NaN): {without}.")
             self.refuse_gaps(column, label)
         return read._replace(column=column.reset_index(drop=True))
 
@@ -155,11 +158,8 @@ class Reader:
             raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
         is_number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype)
         if not is_number and kind not in _OF_NUMBERS:
-            raise InputError(
-                f"{label} has dtype {column.dtype} ({kind}): turn it into numbers, such as days since a date, or text."
-            )
-        said = f"{column[column % 1 != 0].iloc[0]:g} has decimals as read" if name in self.open_points else ""
-        return Read(column, How(kind=NUMBERS), self._either(name, said, "points mark thousands"))
+            raise InputError(f"{label} has dtype {column.dtype} ({kind}): turn it into numbers or text.")
+        return Read(column, How(kind=NUMBERS))
 
     def _of_texts(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read:
         """Return texts as numbers or dates, where they are; at least half must be so, else they are categories."""
@@ -167,16 +167,23 @@ class Reader:
         if expected != DATES:
             numbers = numbers_of(texts, self.decimal or ".")
             strange = texts[numbers.isna()].dropna()
-            self._refuse_commas(texts, numbers, label)
+            if self.decimal is None and len(strange):
+                other = numbers_of(texts, ",").notna()
+                if other.sum() >= half and other.sum() > numbers.notna().sum():
+                    such = texts[other & numbers.isna()].iloc[0]
+                    python = ".str.replace('.', '').str.replace(',', '.').astype(float)"
+                    how = "say so (--decimal ,)" if self.is_file else f"make numbers of it, {python}"
+                    raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: {how}.")
             are_many = numbers.notna().sum() >= half or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
             if expected == NUMBERS or are_many:
                 line = self._words(strange, numbers, name, label, "numbers, but text")
-                has_marks = texts.str.contains(self.decimal or ".", regex=False, na=True).any()
                 marked = texts[texts.str.contains(",", regex=False, na=False)]
                 is_open = self.decimal is None and marked.str.fullmatch(r"\s*[-+]?\d{1,3},\d{3}\s*").all()
-                said = f"{marked.iloc[0].strip()!r} has thousands as read" if is_open and len(marked) else ""
-                line = line or self._either(name, said, "commas mark decimals")
-                is_whole = not (has_marks or len(strange))
+                if is_open and len(marked) and not line:
+                    how = "--decimal ," if self.is_file else "make numbers of it"
+                    such = marked.iloc[0].strip()
+                    line = f"column {name!r}: {such!r} has thousands as read; if commas mark decimals: {how}"
+                is_whole = strange.empty and not texts.str.contains(self.decimal or ".", regex=False, na=True).any()
                 return Read(numbers.astype(np.int64) if is_whole else numbers, How(kind=NUMBERS), line)
         try:
             dates, form = dates_of(texts, None if before is None else before.get("format"))
@@ -187,22 +194,6 @@ class Reader:
         line = self._words(texts[dates.isna()].dropna(), dates, name, label, "dates, but other text")
         return Read(dates, How(kind=DATES, format=form, zone=one_zone(texts[dates.notna()], before, label)), line)
 
-    def _either(self, name: str, said: str, other: str) -> str:
-        """Return a line about a column that leaves open whether a mark is for thousands or decimals."""
-        how = "--decimal ," if self.is_file else "make numbers of it"
-        return f"column {name!r}: {said}; if {other}: {how}" if said else ""
-
-    def _refuse_commas(self, texts: "pd.Series", numbers: "pd.Series", label: str) -> None:
-        """Refuse numbers with a decimal comma, unless that is the mark of decimals."""
-        if self.decimal is not None or not (texts.notna() & numbers.isna()).any():
-            return
-        other = numbers_of(texts, ",").notna()
-        if 2 * other.sum() >= texts.notna().sum() and other.sum() > numbers.notna().sum():
-            such = texts[other & numbers.isna()].iloc[0]
-            python = 'make numbers of it, .str.replace(".", "").str.replace(",", ".").astype(float)'
-            how = "say so (--decimal ,)" if self.is_file else python
-            raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: {how}.")
-
     def _words(self, strange: "pd.Series", values: "pd.Series", name: str, label: str, most: str) -> str:
         """Return a line about texts unlike most of a column, which count as missing where gaps may be; else refuse."""
         if strange.empty:
@@ -212,36 +203,16 @@ class Reader:
         where = self.rows(strange.notna())
         if self.missing == "impute" and values.notna().any():
             return f"column {name!r}: {such} in {where} counted as missing"
-        advice = f"let it count as missing ({self._impute})" if self.is_new else "drop those rows"
+        advice = f"let it count as missing ({_IMPUTE})" if self.is_new else "drop those rows"
         raise InputError(f"{label} holds {most} in {where}, such as {such}: mend it, or {advice}.")
-
-    @property
-    def _impute(self) -> str:
-        return "--set data.missing=impute" if self.is_file else "missing='impute'"
-
-    def _without(self, name: str) -> str:
-        return f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
 
     def refuse_gaps(self, column: "pd.Series", label: str, advice: str = "") -> None:
         """Refuse a column with gaps."""
         if (gaps := column.isna()).any():
-            can = f"drop those rows, or have them drawn ({self._impute})"
-            cannot = f"fill them in or drop those rows; only a fit with {self._impute} can predict for them"
+            drawn = f", or have them drawn ({_IMPUTE})" if self.is_new else f"; a fit with {_IMPUTE} can predict them"
             count = counted(int(gaps.sum()), "missing value")
-            told = advice or (can if self.is_new else cannot)
+            told = advice or f"drop those rows{drawn}"
             raise InputError(f"{label} has {count} (NaN), in {self.rows(gaps)}: {told}.")
-
-    def _require_repeated(self, column: "pd.Series", name: str, label: str) -> None:
-        """Refuse text that is no category: nearly different in each row, such as names, or amounts with a unit."""
-        present = column.dropna()
-        if (count := present.nunique()) > max(_MOST_CATEGORIES, len(present) / 2):
-            names = f", say that it names the rows (--set {shlex.quote(f'data.id={name}')})," if self.is_file else ""
-            told = f"(--categories {shlex.quote(name)})" if self.is_file else "by astype('category')"
-            raise InputError(
-                f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are "
-                f"no categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit or a currency) or "
-                f"dates, {self._without(name)}{names} or say that they are categories {told}."
-            )
 
 
 def as_text(column: "pd.Series") -> "pd.Series":
@@ -280,22 +251,20 @@ def _places(column: "pd.Series", name: str, order: Sequence[str]) -> "pd.Series"
     return places
 
 
-def teaches_nothing(frame: "pd.DataFrame", name: str) -> str:
-    """Return why nothing can be learned from a column, in words; empty where something may be."""
-    column = frame[name]
-    if name.startswith(NAMELESS) or column.isna().all():
-        return "it has no name, as a saved index" if name.startswith(NAMELESS) else "no value in any row"
-    are_names = names_rows(column) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2  # else amounts
-    return f"a text of its own in each of {len(column)} rows" if are_names else ""
+def teaches_nothing(column: "pd.Series") -> str:
+    """Return why nothing can be learned from a column, in words; empty where something may be.
 
-
-def names_rows(column: "pd.Series") -> bool:
-    """Return whether a column has a name for each row: all different, and neither numbers nor dates."""
+    A column of texts, all different, and neither numbers nor dates, nor amounts with a unit, names the rows.
+    """
     import pandas as pd
 
-    if str(column.name).startswith(NAMELESS) or not column.is_unique or pd.api.types.infer_dtype(column) != "string":
-        return str(column.name).startswith(NAMELESS)
+    if str(column.name).startswith(NAMELESS) or column.isna().all():
+        return "it has no name, as a saved index" if str(column.name).startswith(NAMELESS) else "no value in any row"
+    if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
+        return ""
     try:
-        return Reader(is_file=True, is_new=True, missing="impute").read(column, "").how["kind"] == TEXTS
+        kind = Reader(is_file=True, is_new=True, missing="impute").read(column, "").how["kind"]
     except InputError:  # not one kind of cells
-        return False
+        return ""
+    are_names = kind == TEXTS and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2
+    return f"a text of its own in each of {len(column)} rows" if are_names else ""

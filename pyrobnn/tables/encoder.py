@@ -1,6 +1,7 @@
 """From the columns of a table to a matrix of numbers, and what in new rows lies outside of what was learned."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,7 +12,8 @@ import pandas as pd
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded
-from pyrobnn.tables.reading import Table, encoding_of, read_again
+from pyrobnn.tables.files import Dialect
+from pyrobnn.tables.reading import Table, read_again
 from pyrobnn.tables.texts import How, date_names, dates_in_words, day, learned_dates
 
 
@@ -26,9 +28,8 @@ class Outside(NamedTuple):
 class Encoder:
     """From a table of numbers, dates and categories to a matrix of numbers, as learned from the rows of a fit.
 
-    The matrix has the numbers, NaN where they are missing, then marks of 0 and 1 for numbers of which some were missing
-    in the fit, then the categories; an unknown category becomes zeros, or -1. scikit-learn's `ColumnTransformer` makes
-    it. The fields are in JSON's types.
+    The matrix has the numbers, NaN in gaps, then marks of 0 and 1 for numbers with gaps in the fit, then the
+    categories; an unknown category becomes zeros, or -1. The fields are in JSON's types.
 
     Attributes:
         categories: "onehot" or "ordinal".
@@ -48,11 +49,12 @@ class Encoder:
     ) -> Self:
         """Return the encoder that rows teach, of columns as `read` returns them."""
         learned = {name: one.copy() for name, one in how.items()}
-        encoding = encoding_of(categories)
+        is_ordinal = "ordinal" in ([categories] if isinstance(categories, str) else categories)
+        encoding = "ordinal" if is_ordinal else "onehot"
         for name, one in learned.items():
             if one["kind"] == DATES:
                 one["start"], one["phases"] = learned_dates(columns[name])
-            if one["kind"] == TEXTS and not (encoding == "ordinal" and "order" in one):
+            if one["kind"] == TEXTS and not (is_ordinal and "order" in one):
                 one["values"] = _sorted(set(columns[name]))
         numbers = expanded(columns, learned)
         for name, one in learned.items():
@@ -75,7 +77,7 @@ class Encoder:
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
-        return read_again(source, self.columns, self.missing, sep=sep, decimal=self.decimal, encoding=encoding)
+        return read_again(source, self.columns, self.missing, Dialect(sep, self.decimal, encoding))
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the matrix of a file, a frame, or an array with as many columns as the fit."""
@@ -95,7 +97,7 @@ class Encoder:
         from sklearn.impute import MissingIndicator
         from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-        numbers, values = self._numbers, {name: how["values"] for name, how in self.columns.items() if "values" in how}
+        numbers, values = self._numbers, self._values
         known = [np.array(each, dtype=object) for each in values.values()]
         onehot = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
         ordinal = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=-1)
@@ -111,6 +113,11 @@ class Encoder:
         )
 
     @property
+    def _values(self) -> dict[str, list[str | None]]:
+        """The categories of each column of them."""
+        return {name: how["values"] for name, how in self.columns.items() if "values" in how}
+
+    @property
     def _numbers(self) -> list[tuple[str, str]]:
         """The columns of numbers, dates as several, and the columns of the table behind them."""
         columns = {name: how for name, how in self.columns.items() if "values" not in how}
@@ -121,19 +128,15 @@ class Encoder:
         """Return for each column of the matrix the column of the table behind it, and a name."""
         numbers, is_onehot = self._numbers, self.categories == "onehot"
         gaps = [(name, f"{MARK}{part}") for name, part in numbers if self.columns[name].get("lack")]
-        values = {name: how["values"] for name, how in self.columns.items() if "values" in how}
-        made = {name: [f"{name}_{value}" for value in each] if is_onehot else [name] for name, each in values.items()}
+        made = {name: [f"{name}_{one}" for one in each] if is_onehot else [name] for name, each in self._values.items()}
         return [*numbers, *gaps, *((name, one) for name, each in made.items() for one in each)]
 
     def get_feature_names_out(self) -> np.ndarray:
         """Return a name for each column of the matrix; a repeated name gets a number."""
         names: dict[str, None] = {}
         for _, name in self._layout():
-            new, count = name, 1
-            while new in names:
-                count += 1
-                new = f"{name}_{count}"
-            names[new] = None
+            numbered = (name if count == 1 else f"{name}_{count}" for count in itertools.count(1))
+            names[next(new for new in numbered if new not in names)] = None
         return np.array([*names], dtype=object)
 
     def positions(self) -> dict[str, list[int]]:
@@ -145,8 +148,7 @@ class Encoder:
 
     def onehot(self) -> list[list[int]]:
         """Return for each category the positions in the matrix of its columns of 0 and 1."""
-        is_onehot = self.categories == "onehot"
-        return [at for name, at in self.positions().items() if is_onehot and "values" in self.columns[name]]
+        return [self.positions()[name] for name in self._values] if self.categories == "onehot" else []
 
     def first_days(self) -> dict[str, str]:
         """Return for each column of dates the first date, from which its days count."""
@@ -155,8 +157,7 @@ class Encoder:
     @property
     def notes(self) -> list[str]:
         """A line for each column of dates."""
-        dates = {name: how for name, how in self.columns.items() if how["kind"] == DATES}
-        return [f"column {name!r}: read as {dates_in_words(how)}" for name, how in dates.items()]
+        return [f"column {name!r}: read as {dates_in_words(self.columns[name])}" for name in self.first_days()]
 
     def outside(self, columns: pd.DataFrame, first: int = 0) -> Outside:
         """Return unknown categories, gaps where the fit had none, and numbers beyond those of the fit.

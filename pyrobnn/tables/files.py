@@ -24,6 +24,17 @@ _SEPARATORS = "\t;|,"
 """In this order: a decimal comma makes commas as regular as separators."""
 _SAMPLE, _MOST_ROWS = 20, 1000
 """Lines that tell the separator, and rows that tell whether points may mark thousands."""
+_UNREADABLE = (
+    ValueError,
+    LookupError,
+    OSError,
+    EOFError,
+    TypeError,
+    Warning,
+    zlib.error,
+    zipfile.BadZipFile,
+    csv.Error,
+)
 _THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
 
 
@@ -139,21 +150,7 @@ def _read[R](path: Path, read: Callable[[], R]) -> R:
     except InputError:
         raise
     except UnicodeError as error:
-        raise InputError(
-            f"{path} is not text of this encoding ({error}): name it, such as --encoding cp1252."
-        ) from None
-    except (
-        ValueError,
-        LookupError,
-        OSError,
-        EOFError,
-        TypeError,
-        Warning,
-        zlib.error,
-        zipfile.BadZipFile,
-        csv.Error,
-    ) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
-        raise InputError(
-            f"{path} cannot be read as a table ({reason}): mend it, or save it as CSV or Parquet."
-        ) from None
+        raise InputError(f"{path} is not text of this encoding ({error}): name it, as by --encoding cp1252.") from None
+    except _UNREADABLE as error:
+        why = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"{path} cannot be read as a table ({why}): mend it, or save it as CSV or Parquet.") from None

@@ -114,16 +114,21 @@ def read(
     for name, (value, values) in known.items():
         if value not in values:
             raise InputError(f"`{name}` must be one of {', '.join(map(repr, values))}, got {value!r}.")
-    wanted = [name for name in (target, id, *drop) if name is not None]
+    left_out = [name for name in (id, *drop) if name is not None]
+    wanted = left_out if target is None else [target, *left_out]
     told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
     frame, open_points = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
-    reader = Reader(
-        _is_path(source), is_new=True, decimal=decimal, missing=missing, categories=told, open_points=open_points
-    )
     names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
         raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
-    faults, notes, found = list[str](), list[str](), None
+    reader = Reader(_is_path(source), is_new=True, decimal=decimal, missing=missing, categories=told)
+    faults, found = list[str](), None
+    notes = [
+        f"column {name!r}: {frame[name][frame[name] % 1 > 0].iloc[0]:g} has decimals as read; if points mark "
+        "thousands: --decimal ,"
+        for name in open_points
+        if name not in (*left_out, *told)
+    ]
     is_known = np.ones(len(frame), dtype=bool) if target is None else frame[target].notna().to_numpy()
     if target is not None:
         try:
@@ -134,12 +139,10 @@ def read(
     return dataclasses.replace(table, target=found, rows=np.flatnonzero(is_known))
 
 
-def read_again(
-    source: Any, before: Mapping[str, How], missing: str, *, sep: str | None, decimal: str | None, encoding: str | None
-) -> Table:
+def read_again(source: Any, before: Mapping[str, How], missing: str, dialect: Dialect) -> Table:
     """Return columns of a file or a frame for prediction, in this order, read as in training."""
-    frame, _ = _frame(source, list(before), Dialect(sep, decimal or ".", encoding))
-    reader = Reader(_is_path(source), is_new=False, decimal=decimal, missing=missing)
+    frame, _ = _frame(source, list(before), dialect._replace(decimal=dialect.decimal or "."))
+    reader = Reader(_is_path(source), is_new=False, decimal=dialect.decimal, missing=missing)
     return _read(source, frame, before, reader, faults=[], notes=[])
 
 
@@ -163,10 +166,11 @@ def _read(
             faults.append(str(error))
     if faults:
         start = f"{source if reader.is_file else 'X'} cannot be used"
+        if len(faults) == 1:
+            raise InputError(f"{start}: {faults[0]}")
         told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
         more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
-        first = f", for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}"
-        raise InputError(start + (f": {faults[0]}" if len(faults) == 1 else first))
+        raise InputError(f"{start}, for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}")
     columns = pd.DataFrame({name: one.column for name, one in read.items()})
     lines = (*notes, *(one.line for one in read.values() if one.line))
     return Table(columns, {name: one.how for name, one in read.items()}, frame, lines)
@@ -177,13 +181,6 @@ def is_frame(X: Any) -> bool:
     if hasattr(type(X), "collect"):  # a frame of pandas has its columns as attributes
         raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
     return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def encoding_of(categories: str | Sequence[str]) -> str:
-    """Return how categories become numbers, of what `read` takes."""
-    return next(
-        (name for name in ([categories] if isinstance(categories, str) else categories) if name in CATEGORIES), "onehot"
-    )
 
 
 def _is_path(source: Any) -> bool:
@@ -225,9 +222,7 @@ def require_known(y: Any) -> None:
     infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
     for bad, noun in ((pd.isna(values), "NaN"), (infinite, "infinity")):
         if (rows := bad.reshape(len(bad), -1).any(1)).any():
-            raise InputError(
-                f"Input y contains {noun}, in {rows_of(rows, 0)}: a fit needs all targets. Drop those rows."
-            )
+            raise InputError(f"Input y contains {noun}, in {rows_of(rows, 0)}: drop those rows.")
 
 
 def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[str]) -> Target:
@@ -239,10 +234,8 @@ def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[st
         raise InputError(f"{label} has no value in any row: choose another target.")
     if reader.missing == "raise":
         reader.refuse_gaps(given, label, "drop those rows")
-    elif len(present) < len(given):
-        notes.append(
-            f"{counted(len(given) - len(present), 'row')} ({reader.rows(given.isna())}) without a target: left out"
-        )
+    elif num := len(given) - len(present):
+        notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
     column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects(), label)
     notes += [line] if line else []
     if how["kind"] == DATES:
@@ -254,10 +247,10 @@ def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[st
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     has_many = column.nunique() > _MOST_CLASSES
     if task is None and types.is_integer_dtype(column.dtype) and has_many and not is_amount:
-        counts = "counts (--set likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
             f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
-            f"they are {counts}amounts (--task regression) or classes (--task classification); in Python by `task`."
+            "they are counts (--set likelihood.type=poisson), amounts (--task regression) or classes (--task "
+            "classification); in Python by `task`."
         )
     if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or (is_amount and has_many))):
         if not numeric:
@@ -287,10 +280,8 @@ def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_tol
     if len(names) < 2:
         raise InputError(f"{label} has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
-        raise InputError(
-            f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
-            "classes: turn it into numbers, or say that they are classes (--task classification)."
-        )
+        held = f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
+        raise InputError(f"{held}, too many for classes: make numbers of it, or say so (--task classification).")
     if odd := [name for name in names if "\0" in name]:
         raise InputError(f"{label} has a class with a null character, {odd[0]!r}: rename it.")
     shown = f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"

@@ -83,10 +83,8 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
     if rival is not None and parsed[best].notna().all():
         first = int((rival != parsed[best]).to_numpy().argmax())
         readings = " or ".join(str(dates.iloc[first])[:10] for dates in (parsed[best], rival))
-        raise InputError(
-            f"dates such as {different.iloc[first]!r}, which can be {readings}: expected a day "
-            "above 12 in some row, to tell day from month; else write them as year-month-day."
-        )
+        such = f"dates such as {different.iloc[first]!r}, which can be {readings}"
+        raise InputError(f"{such}: expected a day above 12 in some row; else write them as year-month-day.")
     found = dict(zip(different, parsed[best], strict=True))
     return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best
 
@@ -105,10 +103,7 @@ def one_zone(cells: "pd.Series", before: How | None, label: str) -> bool | None:
     if len(odd := present[told != expected]):
         how, others = ("without", "with") if expected else ("with", "without")
         where = f"beside dates {others} it" if learned is None else f"and training had them {others} it"
-        raise InputError(
-            f"{label} holds dates {how} a time zone, such as {odd.iloc[0]!r}, {where}, hours apart: write all with "
-            "their zone, such as 2024-05-31 14:00+02:00, or all without."
-        )
+        raise InputError(f"{label} holds dates {how} a time zone, such as {odd.iloc[0]!r}, {where}: write all alike.")
     return expected
 
 

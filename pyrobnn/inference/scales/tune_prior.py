@@ -16,7 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature
-from pyrobnn.data.given import as_data
+from pyrobnn.data.loader import as_data
 from pyrobnn.guides.base import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source

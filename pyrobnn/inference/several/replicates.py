@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning, shown, warn_user
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data
+from pyrobnn.data.loader import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
 from pyrobnn.inference.scales.search import measure
 from pyrobnn.inference.svi.svi import SVI, aligned, fit_side_by_side

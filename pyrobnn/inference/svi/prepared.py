@@ -13,8 +13,8 @@ from pyrobnn._core.settings import described
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import checked_batch
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import as_data
 from pyrobnn.guides.base import as_guide, rate_factors
 from pyrobnn.guides.given import noise_of
 from pyrobnn.inference.capture.objective import ELBO, WeightLatents
