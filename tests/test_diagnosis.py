@@ -476,7 +476,7 @@ def test_with_held_out_examples_no_judgement_rests_on_training_examples():
     model = bnn.BNN(bnn.MLP(2, [50], 2), prior=bnn.priors.Normal(10.0), likelihood="categorical")
     posterior = model.fit(train, guide="map", steps=1000, lr=0.03, seed=0, progress=False)
     found = {f.name: f for f in bnn.diagnose(posterior, train, test, num_draws=20, **FEW).findings}
-    (beside,) = {"constant", "linear"} & {*found}
+    (beside,) = {"constant", "linear", "few"} & {*found}
     assert (found[beside].facts["basis"], found[beside].facts["num"]) == ("held out", 40)
     alone = {f.name: f for f in bnn.diagnose(posterior, train, num_draws=20, **FEW).findings}
     assert (found["memorised"].kind, alone["memorised"].kind, alone["open"].kind) == ("warning", "warning", "note")

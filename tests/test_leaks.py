@@ -56,7 +56,11 @@ def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, nam
         assert (found.severity, found.value, found.remedy.settings) == ("care", 20, ("data.groups=b",))
         shuffled = data[RNG.permutation(NUM)]
         assert blocks(Evidence(None, shuffled)) is None
-        assert blocks(Evidence(None, shuffled, table=data, columns={"patient": [1]})).facts == {"columns": "'patient'"}
+        names = torch.cat([data.x[:, :1], torch.eye(20)[PATIENT]], 1)  # a column of text, as the encoder gives it
+        table = bnn.Data(names, NUMBERS, feature_names=["a", *map(str, range(20))])
+        told = blocks(Evidence(None, shuffled, table=table, columns={"a": [0], "patient": [*range(1, 21)]}))
+        assert (told.value, told.facts) == (20, {"columns": "'patient'"})
+        assert blocks(Evidence(None, table)) is None  # each of them alone has two values
     assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
 
 

@@ -32,18 +32,12 @@ from pyrobnn.verdict.evidence import FEW, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.scores import LOSSES
 
-_TIMES_MORE = 4
-"""Examples for each one there is that halve a standard error."""
-_MOST_HELD_OUT = 0.5
-"""Share of the examples above which holding out more is no remedy."""
-_P_OF_AN_ORDER = 0.05
-"""The p-value below which an order may be better than guessing."""
-_RARE_SHARE = 0.2
-"""Share of the labels up to which a class is rare."""
-_LARGEST_RHAT = 1.01
-_SMALLEST_ESS = 400
-_LARGEST_ROUGH_RHAT = 1.1
-_SMALLEST_ROUGH_ESS = 50
+_TIMES_MORE = 4  # examples for each one there is that halve a standard error
+_MOST_HELD_OUT = 0.5  # share of the examples above which holding out more is no remedy
+_P_OF_AN_ORDER = 0.05  # below which an order may be better than guessing
+_RARE_SHARE = 0.2  # of the labels up to which a class is rare
+_LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
+_LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
 """Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
 _ERROR_RATIO_TO_MISS = 1.25
 _STANDARD_ERRORS_TO_MISS = 3.0
@@ -55,10 +49,8 @@ _NEGLIGIBLE_P = 1e-4
 _NATS_OF_NOTHING_LEARNED = 0.02
 _NATS_OF_A_LEARNED_WEIGHT = 0.25
 """Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
-_KHAT_DRAWS = 1000
-_MOST_FOR_KHAT = 10_000
-_FEWEST_BLOCKS = 5
-_FEWEST_ROWS = 50
+_KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
+_FEWEST_BLOCKS, _FEWEST_ROWS = 5, 50
 
 
 def _has_lost(evidence: Evidence) -> bool:
@@ -117,8 +109,7 @@ def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
 def missed(evidence: Evidence) -> Finding | None:
     """The errors on training rows are 1.25 times those of a Gaussian process without the row, by three standard errors.
 
-    A good fit has smaller errors, whatever the noise. Asked of a column of 20 real targets or more, of up to 500 rows
-    whose inputs differ, where no baseline is better.
+    Asked of a column of 20 real targets or more, of up to 500 rows whose inputs differ, where no baseline is better.
     """
     x, y = evidence.learned.x[:_MOST_FOR_PROCESS], evidence.learned.y[:_MOST_FOR_PROCESS]
     is_other = evidence.kinds.noise is None or y.ndim > 1 or not isinstance(x, Tensor)
@@ -171,15 +162,15 @@ def error(evidence: Evidence) -> Finding | None:
     line = ordinary.cross_validated.mean[: len(y)]
     if evidence.held_out is not None:
         line = ordinary.predict(evidence.judged.x).mean
-    means = {"a linear model": line, "a constant": evidence.train.y.double().mean(0).expand_as(y)}
+    constant = evidence.train.y.double().mean(0).expand_as(y)
     own, *others = [
-        float((one.double().cpu() - y).square().mean()) for one in (evidence.prediction.mean, *means.values())
+        (one.double().cpu() - y).square().mean().item() for one in (evidence.prediction.mean, line, constant)
     ]
-    rival = min(range(2), key=others.__getitem__)
-    if own <= _ERROR_RATIO_TO_MISS * others[rival]:
+    if own <= _ERROR_RATIO_TO_MISS * min(others):
         return None
-    facts: Facts = {"rival": [*means][rival], "basis": evidence.basis, "num": len(y)}
-    return Finding("error", "warning", math.sqrt(own), math.sqrt(others[rival]), facts=facts)
+    rival = "a constant" if others[1] < others[0] else "a linear model"
+    facts: Facts = {"rival": rival, "basis": evidence.basis, "num": len(y)}
+    return Finding("error", "warning", math.sqrt(own), math.sqrt(min(others)), facts=facts)
 
 
 def elbo(evidence: Evidence) -> Finding | None:
@@ -195,9 +186,7 @@ def elbo(evidence: Evidence) -> Finding | None:
         return Finding("elbo unknown", "note")
     gain, has_patience, num = found
     is_gain, is_noisy = gain.p_value < level_of(evidence) / num, gain.stderr > gain.tolerance
-    severity: Severity = "fine"
-    if is_gain or is_noisy:
-        severity = "warning" if is_gain and not has_patience else "note"
+    severity: Severity = "warning" if is_gain and not has_patience else "note" if is_gain or is_noisy else "fine"
     facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
     name = "elbo noisy" if is_noisy and not is_gain else "elbo"
     return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts)
@@ -319,9 +308,8 @@ def groups(evidence: Evidence) -> Finding | None:
     some = Data(evidence.judged.x[new], evidence.judged.y[new])
     tests = tests_of(evidence, some, evidence.posterior.predict(some.x, seed=evidence.seed))
     name = next(name for name in ("coverage", "confidence", "surprise") if name in tests)
-    found = tests[name].finding(name, level_of(evidence))
-    facts: Facts = {"num": len(some), "of": name}
-    return Finding("groups", found.severity, found.value, found.expected, found.error, found.p, facts=facts)
+    found = tests[name].finding("groups", level_of(evidence))
+    return dataclasses.replace(found, facts={"num": len(some), "of": name})
 
 
 def held_out(evidence: Evidence) -> Finding | None:
@@ -383,17 +371,17 @@ def blocks(evidence: Evidence) -> Finding | None:
         return None
     if table.x.ndim != 2 or table.x.shape[1] < 2 or len(table) < _FEWEST_ROWS:
         return None
-    for name, column in zip(table.feature_names, table.x.double().cpu().numpy().T, strict=False):
-        num, changes = len(np.unique(column)), np.diff(column)[np.diff(column) != 0]
-        is_key, rises = num <= len(table) / 2, (changes > 0).all() or (changes < 0).all()
+    x, names = table.x.double().cpu().numpy(), table.feature_names
+    for column, places in (evidence.columns or {name: [at] for at, name in enumerate(names)}).items():
+        values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
+        num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
+        is_key, rises = num <= len(table) / 2, len(places) == 1 and ((changes > 0).all() or (changes < 0).all())
         if len(changes) + 1 != num or num < _FEWEST_BLOCKS or not (is_key or rises):
             continue
-        column_name = evidence.column_of(name)
-        facts: Facts = {"columns": repr(column_name)}
         if not is_key:
-            return Finding("in time", "note", num, facts=facts)
-        remedy = Remedy(f"hold out whole groups of {column_name!r}", (f"data.groups={column_name}",))
-        return Finding("blocks", "care", num, remedy=remedy, facts=facts)
+            return Finding("in time", "note", num, facts={"columns": repr(column)})
+        remedy = Remedy(f"hold out whole groups of {column!r}", (f"data.groups={column}",))
+        return Finding("blocks", "care", num, remedy=remedy, facts={"columns": repr(column)})
     return None
 
 

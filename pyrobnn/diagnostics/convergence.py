@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,20 +26,14 @@ from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
-_FEWEST_DRAWS = 4
-_MOST_PROBES = 20
-_TAILS = (0.05, 0.95)
+_FEWEST_DRAWS, _MOST_PROBES, _TAILS = 4, 20, (0.05, 0.95)
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
 _ESS = "Effective number of independent draws; 400 or more are enough."
-_CONTINUED_STEPS = 400
-_FEWEST_CONTINUED_STEPS = 20
-_CONTINUED_SECONDS = 5.0
+_CONTINUED_STEPS, _FEWEST_CONTINUED_STEPS, _CONTINUED_SECONDS = 400, 20, 5.0
 """Steps of a continuation, fewer where these would take longer than so many seconds."""
 _NEGLIGIBLE_NATS = 0.5
 """Nats that matter to nobody who has not asked for less."""
-_ESTIMATES_A_BLOCK = 20
-_FEWEST_BLOCKS = 4
-_MOST_BLOCKS = 20
+_ESTIMATES_A_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
 """Estimates of the objective between two looks at the error of their mean, and numbers of such blocks."""
 _MOST_MEMBERS = 3
 _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
@@ -163,8 +157,7 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> ComparedChains | N
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ElboGain:
+class ElboGain(NamedTuple):
     """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing."""
 
     mean: float
@@ -177,9 +170,7 @@ class ElboGain:
     def p_value(self) -> float:
         """The chance of such a gain if the true gain is the tolerance, by a normal approximation."""
         excess = self.mean - self.tolerance
-        if self.stderr == 0:
-            return float(excess <= 0)
-        return 0.5 * math.erfc(excess / self.stderr / math.sqrt(2))
+        return 0.5 * math.erfc(excess / self.stderr / math.sqrt(2)) if self.stderr else float(excess <= 0)
 
 
 class _Continuation:

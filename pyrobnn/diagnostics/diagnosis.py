@@ -179,17 +179,9 @@ def diagnose(
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     train, test = collected(train, weighted=True), None if test is None else collected(test)
     check_targets(posterior, train.y)
-    return diagnosis_of(
-        Evidence(
-            posterior,
-            train,
-            test,
-            Budget(draws=num_draws, false_alarm_rate=false_alarm_rate),
-            posterior.seed if seed is None else seed,
-            class_names,
-            None if groups is None else _of_new_groups(groups, len(train), 0 if test is None else len(test)),
-        )
-    )
+    new = None if groups is None else _of_new_groups(groups, len(train), 0 if test is None else len(test))
+    budget, seed = Budget(draws=num_draws, false_alarm_rate=false_alarm_rate), posterior.seed if seed is None else seed
+    return diagnosis_of(Evidence(posterior, train, test, budget, seed, class_names, new))
 
 
 @gradients()
@@ -208,5 +200,5 @@ def _of_new_groups(groups: tuple[Any, Any], num_train: int, num_test: int) -> Te
     for each, num in zip(groups, (num_train, num_test), strict=True):
         numbered(each, num, "groups")
     of_train, of_test = (np.asarray(each, dtype=object).tolist() for each in groups)
-    numbers = numbered([*of_train, *of_test], num_train + num_test, "groups")
-    return torch.as_tensor(~np.isin(numbers[num_train:], numbers[:num_train]))
+    known = set(of_train)
+    return torch.tensor([label not in known for label in of_test])

@@ -1,7 +1,6 @@
-"""Statistics of held-out targets, beside those of targets simulated from the posterior.
+"""Statistics of held-out targets, beside those of targets simulated from the posterior, all by the same weights.
 
-All targets of a simulation share their weights. Unlike a test for independent examples, this allows for the error that
-they share, and keeps its false-alarm rate for small training sets too.
+Unlike a test for independent examples, this allows for their common error, and keeps its rate for small data too.
 """
 
 import functools
