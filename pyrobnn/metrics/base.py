@@ -72,10 +72,7 @@ class Scores(dict[str, Score]):
 
 
 def digits(value: float, stderr: float, sign: str = "") -> tuple[str, str]:
-    """Return a value and its standard error as texts, both to the second digit of the error, with a sign if asked.
-
-    Without an error the value has four digits. Powers of ten stand for extreme sizes only.
-    """
+    """Return a value and its standard error as texts, to the second digit of the error; the value to four without."""
     stderr = 0.0 if stderr < _ROUNDING * abs(value) else stderr
     plain_error = "" if math.isnan(stderr) else f"{stderr:.2g}"
     if not math.isfinite(value):

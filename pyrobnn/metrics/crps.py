@@ -41,14 +41,9 @@ def _scores(prediction: Prediction, y: Tensor) -> Tensor:
     tensors, build = take_apart(components.distribution)
     flat = [tensor.flatten(1, y.ndim) for tensor in tensors]
     target = prediction.scaler.transform(y.double()).to(flat[0].device).flatten()
-    mixtures = _Mixtures(flat, build)
-    if components.distribution.support.is_discrete:
-        scores = _of_counts(mixtures, target)
-    elif isinstance(components.distribution, Normal):
-        scores = _of_pairs(mixtures, target)
-    else:
-        scores = _integral(mixtures, target)
-    return scores.reshape(y.shape)
+    scores = _of_pairs if isinstance(components.distribution, Normal) else _integral
+    scores = _of_counts if components.distribution.support.is_discrete else scores
+    return scores(_Mixtures(flat, build), target).reshape(y.shape)
 
 
 class _Mixtures:

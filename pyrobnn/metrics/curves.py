@@ -8,16 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError, did_you_mean
-from pyrobnn.metrics.base import (
-    Score,
-    Scores,
-    Weighted,
-    as_columns,
-    bootstrap,
-    brier,
-    class_columns,
-    real_columns,
-)
+from pyrobnn.metrics.base import Score, Scores, Weighted, as_columns, bootstrap, brier, class_columns, real_columns
 from pyrobnn.posterior.prediction import Prediction
 
 Curve = Callable[[np.ndarray], np.ndarray]
@@ -224,9 +215,7 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
 
 
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
-    """Return the measures of `score_ood` by name at the inputs inside and then outside the data, one after the other.
-
-    Arguments and errors are as there.
+    """Return the measures of `score_ood`, with its arguments and errors, at the inputs inside and then outside.
 
     Examples:
         >>> from pyro.distributions import Normal

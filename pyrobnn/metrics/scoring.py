@@ -178,14 +178,12 @@ def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str,
     targets = as_columns(observed(prediction, y))
     found: list[dict[str, Statistic]] = [{} for _ in targets.T]
     if prediction.has_moments and np.isfinite(mean := as_columns(prediction.mean)).all():
-        for column, statistics in enumerate(found):
-            statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
+        found = [dict(_errors(of[:, None], at[:, None])) for of, at in zip(targets.T, mean.T, strict=True)]
     if _has_intervals(prediction):
-        lower, upper = (as_columns(bound) for bound in prediction.interval(0.95))
-        inside = (lower <= targets) & (targets <= upper)
-        for column, statistics in enumerate(found):
-            statistics["coverage_95"] = mean_of(inside[:, column], higher_is_better=True)
-            statistics["width_95"] = mean_of((upper - lower)[:, column])
+        bounds = (as_columns(bound).T for bound in prediction.interval(0.95))
+        for statistics, of, low, high in zip(found, targets.T, *bounds, strict=True):
+            statistics["coverage_95"] = mean_of((low <= of) & (of <= high), higher_is_better=True)
+            statistics["width_95"] = mean_of(high - low)
     return found
 
 
@@ -242,10 +240,7 @@ def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[flo
 
 
 def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,).
-
-    Each row is sampled under the same seed, so that its score does not depend on other rows.
-    """
+    """Return the unbiased energy score of each row (Gneiting & Raftery 2007), (N,), with the same seed for each."""
     import scoringrules
 
     samples = (prediction[[row]].sample(_ENERGY_SAMPLES, seed=seed)[:, 0] for row in range(len(targets)))
