@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import xarray as xr
+from helpers import Net, quick
 from pyro.nn import PyroModule, PyroSample
 from scipy import stats
 from torch import nn
@@ -105,8 +106,7 @@ def test_every_group_holds_the_same_draws(case):
     assert set(tree.children) == {*DRAWN, "observed_data", "constant_data"}
     for group in DRAWN:
         for variable in tree[group].data_vars.values():
-            assert variable.dims[:2] == ("chain", "draw")
-            assert variable.shape[:2] == (1, S)
+            assert (variable.dims[:2], variable.shape[:2]) == (("chain", "draw"), (1, S))
     np.testing.assert_array_equal(tree["observed_data"].y, data.y)
     np.testing.assert_array_equal(tree["constant_data"].x, data.x)
     draws = posterior.draw(S, seed=11)
@@ -194,17 +194,10 @@ def test_large_network_keeps_some_weights_and_the_norms():
 
 
 def test_sizes_that_disagree_and_images_get_names_of_their_own():
-    class Odd(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(6, 2))
-            self.bias = torch.nn.Parameter(torch.ones(2))
-
-        def forward(self, x):
-            return x.flatten(1) @ self.weight + self.bias
-
+    parts = {"weight": nn.Parameter(torch.ones(6, 2)), "bias": nn.Parameter(torch.ones(2))}
+    odd = Net(lambda net, x: x.flatten(1) @ net.weight + net.bias, **parts)
     data = bnn.Data(torch.ones(5, 2, 3), torch.zeros(5, 2))
-    posterior = bnn.BNN(Odd(), prior=bnn.priors.Normal(1.0)).fit(data, steps=2, seed=0, progress=False)
+    posterior = quick(bnn.BNN(odd, prior=UNIT), bnn.SVI(steps=2), data)
     tree = bnn.to_datatree(posterior, data, num_draws=4)
     assert tree["posterior"]["weight"].dims[2:] == ("out", "in")
     assert tree["posterior"]["bias"].dims[2:] == ("bias.dim_0",)
@@ -286,9 +279,9 @@ def test_a_dict_names_the_chains(pair):
 
 
 def test_markov_chains_of_several_fits_have_names_with_numbers():
-    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
+    model = bnn.BNN(nn.Linear(2, 1), likelihood=KNOWN, prior=UNIT)
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=5, warmup=2, num_chains=2)
-    chains = {s: bnn.fit(model, NAMED, method, seed=i, progress=False, engine="eager") for i, s in enumerate("ab")}
+    chains = {name: quick(model, method, NAMED, seed=seed) for seed, name in enumerate("ab")}
     tree = bnn.to_datatree(chains, NAMED)
     assert list(tree["posterior"].chain.values) == ["a.0", "a.1", "b.0", "b.1"]
     assert list(tree["prior"].chain.values) == ["a", "b"]
@@ -300,8 +293,7 @@ def test_markov_chains_of_several_fits_have_names_with_numbers():
 
 @pytest.fixture(scope="module")
 def mixture():
-    method = bnn.Ensemble(bnn.SVI(steps=30, lr=0.05), members=K)
-    return bnn.fit(model(NAMED), NAMED, method, seed=0, progress=False, engine="eager")
+    return quick(model(NAMED), bnn.Ensemble(bnn.SVI(steps=30, lr=0.05), members=K), NAMED)
 
 
 @pytest.fixture(scope="module")
@@ -312,8 +304,7 @@ def of_mixture(mixture):
 def test_each_member_is_a_chain_with_its_draws(mixture, of_mixture):
     for group in ("posterior", "posterior_predictive", "log_likelihood", "sample_stats"):
         for variable in of_mixture[group].data_vars.values():
-            assert variable.dims[:2] == ("chain", "draw")
-            assert variable.shape[:2] == (K, S)
+            assert (variable.dims[:2], variable.shape[:2]) == (("chain", "draw"), (K, S))
     for chain, draws in enumerate(mixture.split(mixture.draw(K * S, seed=11))):
         for name, values in draws.items():
             np.testing.assert_array_equal(of_mixture["posterior"][name][chain], values)
@@ -363,7 +354,7 @@ def test_members_with_markov_chains_keep_them_in_order():
     linear = bnn.BNN(nn.Linear(2, 1).double(), likelihood=KNOWN, prior=UNIT)
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=6, warmup=2, num_chains=2)
     data = bnn.Data(X.double(), WAVE.double())
-    fits = [bnn.fit(linear, data, method, seed=seed, progress=False, engine="eager") for seed in (0, 1)]
+    fits = [quick(linear, method, data, seed=seed) for seed in (0, 1)]
     tree = bnn.to_datatree(bnn.Mixture(fits), data, num_draws=18)
     expected = np.concatenate([one.guide.chains()["weight"][:, 2:].numpy() for one in fits])
     np.testing.assert_array_equal(tree["posterior"]["weight"], expected)
@@ -382,7 +373,7 @@ def test_members_with_markov_chains_keep_them_in_order():
 def wide():
     data = bnn.Data(torch.ones(4, 40), torch.zeros(4))
     model = bnn.BNN(bnn.MLP(40, [30], 1), prior=bnn.priors.Horseshoe(local="weight"))
-    return model.fit(data, steps=1, seed=0, engine="eager", progress=False), data
+    return quick(model, bnn.SVI(steps=1), data), data
 
 
 def test_latents_of_a_large_prior_are_capped_too_unless_all_are_asked_for(wide):
@@ -407,8 +398,7 @@ def test_patterns_keep_their_sites_whole_and_the_norms(wide):
 def test_evaluation_tree_pairs_the_test_data(pair):
     data = bnn.Data(X[:5] + 0.05, NAMED.y[:5])
     tree = bnn.eval_datatree(pair[0], data, num_draws=S, seed=2)
-    groups = {"posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"}
-    assert set(tree.children) == groups
+    assert set(tree.children) == {*DRAWN[:3], "observed_data", "constant_data"}
     prediction = pair[0].predict(data.x, draws=pair[0].draw(S, seed=2))
     np.testing.assert_array_equal(tree["posterior_predictive"].mu[0], prediction.draw_means)
     np.testing.assert_array_equal(tree["log_likelihood"].y[0], prediction.draw_log_prob(data.y))
@@ -427,19 +417,14 @@ def test_draws_of_a_large_network_are_made_in_blocks(pair, monkeypatch):
 
 
 def test_what_does_not_go_together_is_refused(pair, mixture):
-    classes, learned = (
-        fit(CLASSES, outputs=3, likelihood="categorical", steps=3),
-        fit(NAMED, likelihood=INFERRED, steps=3),
-    )
+    classes = fit(CLASSES, outputs=3, likelihood="categorical", steps=3)
+    learned = fit(NAMED, likelihood=INFERRED, steps=3)
     binary, plain = fit(BINARY, likelihood="bernoulli", steps=3), fit(BINARY, steps=3)
     wrong_x, wrong_y = bnn.Data(torch.ones(3, 5), torch.ones(3)), bnn.Data(torch.ones(3, 2), torch.ones(3, 2))
     monitor = "`monitor` must be 'auto', 'all', or a list of patterns"
     unknown = "'9.*' in `monitor` matches no site: it may name any of 0.weight"
     for call, message in (
-        (
-            lambda: bnn.to_datatree("posterior", NAMED),
-            "a posterior, a mixture, or a list or dict of posteriors, got str",
-        ),
+        (lambda: bnn.to_datatree("text", NAMED), "a posterior, a mixture, or a list or dict of posteriors, got str"),
         (lambda: bnn.eval_datatree([bnn.Mixture(pair)], NAMED), "or a list or dict of posteriors, got list"),
         (lambda: bnn.to_datatree([pair[0], classes], NAMED), "Members of a mixture must have the same weights"),
         (lambda: bnn.to_datatree([pair[0], learned], NAMED, num_draws=4), "only some have 'likelihood.scale'"),

@@ -91,8 +91,7 @@ def test_held_out_density_is_that_of_the_exact_predictive():
 def test_held_out_density_is_the_log_score_times_the_number_of_examples():
     x, y = TEST.x, 40 + 7 * TEST.y
     model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
-    method = bnn.Ensemble(bnn.SVI(steps=5), members=2)
-    mixture = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, engine="eager", progress=False)
+    mixture = quick(model, bnn.Ensemble(bnn.SVI(steps=5), members=2), bnn.Data(x, y, standardize=True))
     found = bnn.heldout_elpd(mixture, (x, y), num_draws=30, seed=3)
     score = bnn.score(mixture.predict(x, num_draws=30, seed=3), y)["log_likelihood"]
     assert found.elpd == pytest.approx(20 * score.value, rel=1e-6)
@@ -180,9 +179,7 @@ def test_chains_have_their_efficiency(monkeypatch):
     tree = bnn.to_datatree(chains, DATA, prior=False)
     assert _efficiency(tree["log_likelihood"]["y"]) == pytest.approx(0.25, rel=0.2)
     taken, original = [], az.loo
-    monkeypatch.setattr(
-        az, "loo", lambda *args, reff, **options: taken.append(reff) or original(*args, reff=reff, **options)
-    )
+    monkeypatch.setattr(az, "loo", lambda *args, **options: taken.append(options["reff"]) or original(*args, **options))
     found = bnn.loo(chains, DATA)
     bnn.loo(fitted(DATA), DATA)
     assert taken == [_efficiency(tree["log_likelihood"]["y"]), 1.0]
@@ -191,18 +188,12 @@ def test_chains_have_their_efficiency(monkeypatch):
     assert bnn.loo(stored(draws, "sgld"), DATA).kind == "LOO under q"
 
 
-@pytest.mark.parametrize(
-    ("guide", "arguments", "message"),
-    [
-        ("map", {}, "the draws of a point mass such as Map are all equal"),
-        ("mean_field", {"num_draws": 99}, "at least 100 for importance sampling, got 99"),
-    ],
-)
-def test_leave_one_out_refuses(guide, arguments, message):
+def test_leave_one_out_refuses_points_and_few_draws():
     model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
-    posterior = model.fit(TRAIN, guide=guide, steps=2, seed=0, engine="eager", progress=False)
-    with pytest.raises(bnn.InputError, match=message):
-        bnn.loo(posterior, TRAIN, **arguments)
+    with pytest.raises(bnn.InputError, match="the draws of a point mass such as Map are all equal"):
+        bnn.loo(quick(model, bnn.SVI(guide="map", steps=2), TRAIN), TRAIN)
+    with pytest.raises(bnn.InputError, match="at least 100 for importance sampling, got 99"):
+        bnn.loo(fitted(TRAIN), TRAIN, num_draws=99)
 
 
 # K-fold
@@ -244,10 +235,8 @@ class Noted(bnn.inference.BaseMethod):
 
 def noted(y, *, likelihood="gaussian", **arguments):
     """The rows that each fit but the last did not see, and the seeds of all."""
-    model = bnn.BNN(
-        nn.Linear(1, 3 if likelihood == "categorical" else 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
-    )
-    method = Noted()
+    net, method = nn.Linear(1, 3 if likelihood == "categorical" else 1), Noted()
+    model = bnn.BNN(net, likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     bnn.kfold(model, (torch.arange(len(y)).float()[:, None], y), method, progress=False, num_draws=2, **arguments)
     assert method.rows[-1] == list(range(len(y)))
     return [sorted(set(range(len(y))) - set(rows)) for rows in method.rows[:-1]], method.seeds
@@ -286,20 +275,25 @@ def test_folds_are_those_of_a_loop_by_hand():
         torch.testing.assert_close(posterior.y_scaler.loc, y[labels != fold].double().mean())
 
 
-@pytest.mark.parametrize(
-    ("folds", "message"),
-    [
-        (1, "`folds` must lie between 2 and the number of examples, 60; got 1"),
-        (61, "the number of examples, 60; got 61"),
-        (np.arange(59), "one label for each of the 60 examples"),
-        (np.zeros(60), "name two folds or more"),
-        (True, "`folds` must have one label for each of the 60 examples"),
-        (["a", None] * 30, "`folds` has no label in place 1, but None"),
-    ],
-)
-def test_folds_that_do_not_fit_are_refused(folds, message):
+REFUSED = [
+    ({"folds": 1}, "`folds` must lie between 2 and the number of examples, 60; got 1"),
+    ({"folds": 61}, "the number of examples, 60; got 61"),
+    ({"folds": np.arange(59)}, "one label for each of the 60 examples"),
+    ({"folds": np.zeros(60)}, "name two folds or more"),
+    ({"folds": True}, "`folds` must have one label for each of the 60 examples"),
+    ({"folds": ["a", None] * 30}, "`folds` has no label in place 1, but None"),
+    ({"groups": ["a", None] * 30}, "`groups` has no label in place 1, but None"),
+    ({"groups": np.r_[np.zeros(59), np.nan]}, "`groups` has no label in place 59, but nan"),
+    ({"groups": np.arange(59)}, "`groups` must have one label for each of the 60 examples, got shape"),
+    ({"groups": np.arange(60) % 3}, "`folds` must lie between 2 and the number of groups, 3; got 5"),
+    ({"data": bnn.Data(DATA.x, DATA.y, groups=np.arange(60) % 3)}, "number of groups, 3; got 5"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_folds_and_groups_that_do_not_fit_are_refused(given, message):
     with pytest.raises(bnn.InputError, match=message):
-        bnn.kfold(linear_model(), DATA, Exact(), folds=folds)
+        bnn.kfold(linear_model(), method=Exact(), **({"data": DATA} | given))
 
 
 PATIENTS = torch.arange(60) // 4
@@ -346,25 +340,6 @@ def test_groups_are_scored_by_the_exact_predictive_of_the_other_groups_with_an_e
     assert table["dse"].iloc[1] == pytest.approx(math.sqrt(15) * between.std())
     better = stats.norm.cdf(abs(table["elpd_diff"].iloc[1]) / table["dse"].iloc[1])
     assert table["p_worse"].iloc[1] == pytest.approx(better)
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        (["a", None] * 30, "`groups` has no label in place 1, but None"),
-        (np.r_[np.zeros(59), np.nan], "`groups` has no label in place 59, but nan"),
-        (np.arange(59), "`groups` must have one label for each of the 60 examples, got shape"),
-        (np.arange(60) % 3, "`folds` must lie between 2 and the number of groups, 3; got 5"),
-    ],
-)
-def test_groups_that_do_not_fit_are_refused(groups, message):
-    with pytest.raises(bnn.InputError, match=message):
-        bnn.kfold(linear_model(), DATA, Exact(), groups=groups)
-
-
-def test_groups_of_the_data_are_those_of_the_folds():
-    with pytest.raises(bnn.InputError, match="number of groups, 3; got 5"):
-        bnn.kfold(linear_model(), bnn.Data(DATA.x, DATA.y, groups=np.arange(60) % 3), Exact())
 
 
 # Comparison
