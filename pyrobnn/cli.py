@@ -17,7 +17,7 @@ from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs.folder import check_new_run, columns_of_run, new_run_folder, run_folder
-from pyrobnn.runs.spec_files import left_out, read_spec, sections_of
+from pyrobnn.runs.spec_files import leave_out, read_spec, sections_of
 from pyrobnn.tables.files import ENDINGS, Dialect, check_names, ending
 
 _LOADING = "loading torch and Pyro"
@@ -156,12 +156,12 @@ def fit(
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target, asked)
     check_new_run(folder, overwrite=overwrite)
-    made, lines = left_out(tables, asked) if ending(source) else ([], [])
+    lines = leave_out(tables["data"]) if ending(source) else []
     with waiting(_LOADING):
         from pyrobnn.runs.run import run
-        from pyrobnn.runs.spec import RunSpec, apply_overrides
+        from pyrobnn.runs.spec import RunSpec
 
-    spec = RunSpec.from_dict(apply_overrides(tables, [*asked, *made]))
+    spec = RunSpec.from_dict(tables)
     _say("\n".join(lines))
     result = run(spec, folder, progress=sys.stderr.isatty(), overwrite=overwrite, tell=_say)
     _say(result.summary)

@@ -1,6 +1,5 @@
 """The spec: a whole run as one value, read from and written to a TOML file, and changes to it, as guide.type=map."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, setting, to_dict
+from pyrobnn._core.settings import Count, FrozenDict, Options, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -18,7 +17,7 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
-from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
+from pyrobnn.inference.method import Engine, Run, guide_of, with_guide
 from pyrobnn.inference.parts import (
     PARTS,
     Facts,
@@ -30,16 +29,13 @@ from pyrobnn.inference.parts import (
 )
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
-from pyrobnn.runs.spec_files import DataSpec, check_sections, parse_change, read_spec
+from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, data_section, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
-OF_ANY_FIT = ("seed", "device", "engine")
-"""Keys of [fit] that do not belong to the method."""
 _FEWEST_ROWS = 10
 _FEW_CLASSES = 5
 """Number of classes whose examples are counted in a line."""
-_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
 
 
 def optional(part: str) -> BeforeValidator:
@@ -242,7 +238,7 @@ def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     )
 
 
-_READERS = {"data": lambda table: DataSpec(**table), "fit": FitSpec.from_table, "predict": lambda t: PredictSpec(**t)}
+_READERS = {"data": data_section, "fit": FitSpec.from_table, "predict": lambda table: PredictSpec(**table)}
 """How sections that are not parts are read."""
 
 
@@ -255,34 +251,3 @@ def _read(name: str, table: Any) -> Any:
     except InputError as error:
         message = str(error).removeprefix(f"{name.capitalize()}Spec: ").removeprefix(f"[{name}] ")
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
-
-
-def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the tables of a spec with "section.key=value" applied: every `type` from outside in, then the rest.
-
-    Another `type` drops the settings beside it, but for those of any fit; a method that trains no guide drops the
-    section [guide]. Other columns of a table bring their own number of inputs, and another likelihood its own number of
-    outputs.
-    """
-    changed: dict[str, Any] = copy.deepcopy(dict(tables))
-    parsed = [parse_change(text) for text in overrides]
-    for (*path, last), value in sorted(parsed, key=lambda item: (item[0][-1] != "type", len(item[0]))):
-        table: Any = changed
-        for key in path:
-            if not isinstance(inner := table.get(key), dict):
-                table[key] = {} if inner is None else {"type": inner}
-            table = table[key]
-        if last == "type" and table.get("type") != value:
-            kept = {key: table[key] for key in OF_ANY_FIT if path == ["fit"] and key in table}
-            table.clear()
-            table.update(kept)
-            if path == ["fit"] and {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
-                changed.pop("guide", None)
-        table[last] = value
-    keys, net = [keys for keys, _ in parsed], changed.get("net")
-    of_widths = {"in_features": any(one in _OF_COLUMNS for one in keys)}
-    of_widths["out_features"] = any(one[0] == "likelihood" for one in keys)
-    for name, is_other in of_widths.items():
-        if isinstance(net, dict) and is_other and ["net", name] not in keys:
-            net.pop(name, None)
-    return changed

@@ -1,8 +1,8 @@
 """Spec files and their section [data], read and looked through without torch, so that a mistake is named at once."""
 
+import copy
 import dataclasses
 import hashlib
-import json
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from pyrobnn._core.errors import InputError, did_you_mean, listed
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import fields_of, setting
 from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import teaches_nothing
 from pyrobnn.tables.files import ENDINGS, NAMELESS, Dialect, check_names, column_names, ending, read_file
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 _OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "decimal", "encoding")
 _READING = (*_OF_A_TABLE, "categories", "missing", "split", "test")
-_NUM_TEST = 200
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
+OF_ANY_FIT = ("seed", "device", "engine")
+"""Keys of [fit] that do not belong to the method."""
 
 
 @setting
@@ -123,7 +125,7 @@ def _toy(name: str) -> "Dataset":
     from pyrobnn.data.in_memory import Data
 
     make = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}[name]
-    train, test = make(), make(_NUM_TEST, seed=1)
+    train, test = make(), make(200, seed=1)
     x, y = torch.cat([single(part.x, "A toy") for part in (train, test)]), torch.cat([train.y, test.y])
     data = Data(x, y, standardize=True)
     splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
@@ -143,42 +145,28 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def sections_of(path: Path, target: str | None, changes: Sequence[str]) -> dict[str, Any]:
-    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come.
+    """Return the sections of a spec file, or of a user's table with its target and gaps as they come, with changes.
 
-    The sections, the section [data] with the changes to it, and the names of columns are checked.
+    The sections, the section [data] and the names of columns are checked.
     """
     is_table = bool(ending(path))
     if target is not None and not is_table:
         raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
     data = {"path": str(path), "target": target, "missing": "impute"}
-    tables = {"data": data} if is_table else read_spec(path)
-    parsed = [parse_change(text) for text in changes]
-    check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
-    if is_table:
-        given = {keys[1]: value for keys, value in parsed if keys[0] == "data" and keys[1:]}
-        _check_target(path, target, Dialect(*map(given.get, Dialect._fields)))
-    if isinstance(tables["data"], dict):
-        section = changed_data(tables, changes)
-        if section.path is not None:
-            check_names(Path(section.path), section.no_features, section.dialect)
-    return tables
-
-
-def changed_data(tables: Mapping[str, Any], changes: Sequence[str]) -> DataSpec:
-    """Return the section [data] of a spec with the changes to it."""
-    parsed = map(parse_change, changes)
-    return data_section(tables["data"] | {keys[1]: value for keys, value in parsed if keys[0] == "data" and keys[1:]})
-
-
-def _check_target(path: Path, target: str | None, dialect: Dialect) -> None:
-    """Refuse what is no table, and a table without a target, with its columns and a command."""
-    check_names(path, [], dialect)
-    if target is None:
+    tables = apply_overrides({"data": data} if is_table else read_spec(path), changes)
+    check_sections(tables)
+    if is_table and tables["data"]["target"] is None:
+        dialect = Dialect(*map(tables["data"].get, Dialect._fields))
+        check_names(path, [], dialect)
         names = column_names(path, dialect)
         raise InputError(
             f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
             f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
         )
+    section = data_section(tables["data"])
+    if section.path is not None:
+        check_names(Path(section.path), section.no_features, section.dialect)
+    return tables
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -210,20 +198,59 @@ def parse_change(text: str) -> tuple[list[str], Any]:
         return keys, value.strip()
 
 
-def data_section(table: Mapping[str, Any]) -> DataSpec:
+def data_section(table: Any) -> DataSpec:
     """Return the section [data] that a table stands for."""
+    if not isinstance(table, dict):
+        raise InputError(f"[data] must be a table in the spec, got {table!r}.")
     try:
         return DataSpec(**table)
     except InputError as error:
         raise InputError("[data] " + str(error).removeprefix("DataSpec: ").removeprefix("[data] ")) from None
 
 
-def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return changes that leave out columns of a user's own table that teach nothing, and a line on each.
+def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of a spec with "section.key=value" applied: every `type` from outside in, then the rest.
+
+    Another `type` drops the settings beside it, but for those of any fit; a method that trains no guide drops the
+    section [guide]. Other columns of a table bring their own number of inputs, another likelihood that of outputs.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(tables))
+    parsed = [parse_change(text) for text in overrides]
+    for (*path, last), value in sorted(parsed, key=lambda item: (item[0][-1] != "type", len(item[0]))):
+        table: Any = changed
+        for key in path:
+            if not isinstance(inner := table.get(key), dict):
+                table[key] = {} if inner is None else {"type": inner}
+            table = table[key]
+        if last == "type" and table.get("type") != value:
+            kept = {key: table[key] for key in OF_ANY_FIT if path == ["fit"] and key in table}
+            table.clear()
+            table.update(kept)
+            if path == ["fit"] and "guide" in changed and not _trains_a_guide(value):
+                del changed["guide"]
+        table[last] = value
+    keys, net = [keys for keys, _ in parsed], changed.get("net")
+    for name, is_other in (
+        ("in_features", any(one in _OF_COLUMNS for one in keys)),
+        ("out_features", any(one[0] == "likelihood" for one in keys)),
+    ):
+        if isinstance(net, dict) and is_other and ["net", name] not in keys:
+            net.pop(name, None)
+    return changed
+
+
+def _trains_a_guide(method: Any) -> bool:
+    from pyrobnn.inference.method import registry
+
+    return not {"guide", "method"}.isdisjoint(fields_of(registry.get(method)))
+
+
+def leave_out(data: dict[str, Any]) -> list[str]:
+    """Leave columns that teach nothing out of the section [data] of a user's own table, and return a line on each.
 
     The first texts name the rows.
     """
-    known = changed_data(tables, changes)
+    known = data_section(data)
     frame, _ = read_file(Path(str(known.path)), known.dialect)
     if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[known.target])
@@ -231,8 +258,7 @@ def left_out(tables: Mapping[str, Any], changes: Sequence[str]) -> tuple[list[st
     why = {name: reason for name in others if (reason := teaches_nothing(frame[name]))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
-    dropped = [name for name in why if name != names]
-    changes = [f"data.drop={json.dumps([*known.drop, *dropped])}"] if dropped else []
-    changes += [] if names is None else [f"data.id={json.dumps(names)}"]
+    data["drop"] = [*known.drop, *(name for name in why if name != names)]
+    data["id"] = names or known.id
     end = {names: "left out, and it names the rows of predictions"}
-    return changes, [f"column {name!r}: {reason}: {end.get(name, 'left out')}" for name, reason in why.items()]
+    return [f"column {name!r}: {reason}: {end.get(name, 'left out')}" for name, reason in why.items()]
