@@ -16,7 +16,7 @@ from pyrobnn._core.errors import InputError, counted, printable
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.waiting import waiting
-from pyrobnn.runs.folder import check_new_run, columns_of_run, new_run_folder, run_folder
+from pyrobnn.runs.folder import check_new_run, new_run_folder, read_json, run_folder
 from pyrobnn.runs.spec_files import leave_out, read_spec, sections_of
 from pyrobnn.tables.files import ENDINGS, Dialect, check_names, ending
 
@@ -204,8 +204,10 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
-    data = read_spec(run_folder(run_dir) / "spec.toml").get("data", {})
-    check_names(table, columns_of_run(run_dir), Dialect(*(data.get(key) for key in Dialect._fields)))
+    written = read_spec(run_folder(run_dir) / "spec.toml").get("data", {})
+    data = read_json(run_dir / "manifest.json")["data"]
+    columns = (data.get("encoder") or {}).get("columns") or data["feature_names"]
+    check_names(table, list(columns), Dialect(*map(written.get, Dialect._fields)))
     if out is not None:
         _check_out(out, table)
     with waiting(_LOADING):

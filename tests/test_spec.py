@@ -152,7 +152,7 @@ def test_the_share_of_the_test_part_is_given_where_no_splits_are_published(tmp_p
         prepared = RunSpec.from_dict({"data": data | {"test": 0.3}, "likelihood": "gaussian"}).prepare()
         assert (len(prepared.train), len(prepared.test)) == sizes
         assert read(tmp_path, prepared.spec.to_toml()).data.test == 0.3
-    with pytest.raises(InputError, match="`test` draws another split, and sinusoid has its own: leave `test` out"):
+    with pytest.raises(InputError, match="`test` draws another split, and sinusoid has its own: leave it out"):
         RunSpec.from_dict({"data": {"name": "sinusoid", "test": 0.3}}).prepare()
 
 

@@ -108,10 +108,10 @@ REFUSED = {
     ),
     "fewer draws than members": (
         ENSEMBLE,
-        r"\[predict\] `num_draws` must be at least 3, a draw from each member or Markov chain of ensemble, got 2",
+        r"\[predict\] `num_draws` must be at least 3, one of each member or chain, got 2",
         "predict.num_draws=2",
     ),
-    "fewer draws than members by default": ("", "of the default, which may be an ensemble", "predict.num_draws=4"),
+    "fewer draws than members by default": ("", "chain that the default may have, got 4", "predict.num_draws=4"),
 }  # fmt: skip
 
 

@@ -59,8 +59,7 @@ class Facts:
     """Facts about a run that its report shows beside the fit.
 
     Attributes:
-        spec: the settings of the run as nested tables, with the file or data set for the title, or as a setting, or
-            None. Remedies are calls for None, else options of the command line.
+        spec: the settings of the run, whose remedies are options of the command line; None where they are calls.
         manifest: versions, seed, device and time, as nested tables.
         class_names: the names of the classes.
         columns: the positions of inputs by the column of a table that they were made from.
@@ -105,18 +104,17 @@ def render(
         >>> bnn.report.render(posterior, train=data, test=None, scores=scores, diagnosis=diagnosis).html[:15]
         '<!doctype html>'
     """
-    scored = train if test is None else test
-    figures = {
-        name: _png(figure) for name, figure in _figures(posterior, train, scored, facts, has_means="rmse" in scores)
-    }
-    num_classes = len(facts.class_names)
-    part, num = "training" if test is None else "held-out", len(scored)
+    scored, part = (train, "training") if test is None else (test, "held-out")
+    drawn = _figures(posterior, train, scored, facts, has_means="rmse" in scores)
+    figures = {name: _png(figure) for name, figure in drawn}
+    names, num, by_place = facts.class_names, len(scored), facts.columns or with_marks(train.feature_names)
+    inputs = [input_name(train.feature_names[at], name) for name, places in by_place.items() for at in places]
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
-    parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
-    parts_of_data = {"train on": train} if test is None else {"train on": train, "score": test}
-    settings = parts | {"method": posterior.record.method} if facts.spec is None else facts.spec
+    parts = {"train on": train} if test is None else {"train on": train, "score": test}
     spelling: Spelling = "python" if facts.spec is None else "command"
+    settings: Any = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
+    settings = settings | {"method": posterior.record.method} if facts.spec is None else facts.spec
     html = _template().render(
         words=words,
         shown=_shown,
@@ -136,19 +134,13 @@ def render(
         facts=facts,
         posterior=posterior,
         train=train,
-        parts=parts_of_data,
-        inputs=_inputs(train, facts) or [f"arrays of shape {shape_of(train.x[0])}"],
-        counts=[*zip(*(data.class_counts(num_classes) for data in parts_of_data.values() if num_classes), strict=True)],
+        parts=parts,
+        inputs=inputs or [f"arrays of shape {shape_of(train.x[0])}"],
+        counts=[*zip(*(data.class_counts(len(names)) for data in parts.values() if names), strict=True)],
         by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
         tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )
     return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
-
-
-def _inputs(train: Data, facts: Facts) -> list[str]:
-    """Return the names of the inputs, by the column that they were made from."""
-    columns = facts.columns or with_marks(train.feature_names)
-    return [input_name(train.feature_names[place], name) for name, places in columns.items() for place in places]
 
 
 def _shown(name: str, score: Score) -> tuple[str, str]:
@@ -172,10 +164,8 @@ def _figures(
         yield "surface", _alone(plane.draw, 0)
         yield "epistemic", _alone(plane.draw, len(plane.surfaces) - 1)
     elif is_classes:
-        yield (
-            "confusion",
-            _alone(lambda axis: plots.confusion(prediction, y, ax=axis, target=target, class_names=names)),
-        )
+        options: Any = {"target": target, "class_names": names}
+        yield "confusion", _alone(lambda axis: plots.confusion(prediction, y, ax=axis, **options))
     elif prediction.has_quantiles:
         yield "observed_vs_predicted", _alone(draw_intervals, prediction, y, target)
     if is_classes:
@@ -195,31 +185,23 @@ def _of_columns(
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the importance and the effects of columns, from as many rows as a second or two allow."""
     columns = facts.columns or with_marks(scored.feature_names)
-    num_columns = len(columns)
-    if not 1 < num_columns <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
+    if not 1 < len(columns) <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return
-    num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (num_columns * _SHUFFLES)))
+    num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (len(columns) * _SHUFFLES)))
     rows = scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)]
     draws = max(_SHUFFLE_DRAWS, len(posterior.members))
     table = permutation_importance(posterior, rows, groups=facts.columns, num_shuffles=_SHUFFLES, num_draws=draws)
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return
-    importance = plots.importance(table)
-    if not has_means:
-        yield "importance", importance
-        return
-    effects = plots.effects(
-        posterior,
-        scored,
-        groups={str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]},
-        num_draws=draws,
-        class_names=facts.class_names,
-        first_days=facts.first_days,
-    )
-    width, height = effects.get_size_inches()  # the two stand beside each other
-    importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
-    yield "importance", importance
-    yield "effects", effects
+    pictures = {"importance": plots.importance(table)}
+    if has_means:
+        groups = {str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]}
+        options: Any = {"class_names": facts.class_names, "first_days": facts.first_days}
+        pictures["effects"] = plots.effects(posterior, scored, groups=groups, num_draws=draws, **options)
+        width, height = pictures["effects"].get_size_inches()  # the two stand beside each other
+        beside = pictures["importance"]
+        beside.set_figheight(max(beside.get_figheight(), beside.get_figwidth() * height / width))
+    yield from pictures.items()
 
 
 def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
@@ -240,8 +222,6 @@ def _png(figure: Figure) -> bytes:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("pyrobnn", "report")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    loader, options = jinja2.PackageLoader("pyrobnn", "report"), dict[str, Any](trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, **options)
     return environment.get_template("report.html.j2")

@@ -30,8 +30,7 @@ _BETTER_ERRORS = 3
 class Comparison:
     """Runs that were scored on the same examples; str() says which is better, by which scores, and how they differ.
 
-    `best` has the highest log score, and `differences` the comparison of each other run with it. `specs` are types, and
-    settings of all their types, in which the runs differ.
+    `differences` compare the others with the `best` by log score; `specs` are settings in which the runs differ.
     """
 
     best: str

@@ -27,11 +27,6 @@ def place_of(path: Path) -> Path:
     return Path(f"{path}.unfinished")
 
 
-def finished(place: Path) -> Path:
-    """Return the folder that a run has at its end."""
-    return Path(str(place).removesuffix(".unfinished"))
-
-
 def has_fit(path: Path) -> bool:
     """Whether a fit was written there; the manifest comes last."""
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
@@ -52,7 +47,7 @@ def new_run_folder(source: Path, *, overwrite: bool) -> Path:
     """Return the folder for a table or spec; for the spec of a run a new one beside it, or its own to be replaced."""
     run_dir = source.parent if source.parent.name else source.absolute().parent
     if source.name == UNFINISHED:
-        return finished(run_dir)
+        return Path(str(run_dir).removesuffix(".unfinished"))
     if source.name == "spec.toml" and has_fit(run_dir):
         return run_dir if overwrite else Path(next_name(str(run_dir)))
     return Path("runs") / (source.name.removesuffix(ending(source)) if ending(source) else source.stem)
@@ -87,10 +82,8 @@ def new_run(path: Path, asked: str, data: str, *, overwrite: bool) -> Iterator[P
     mark, text = place / UNFINISHED, f"# of data {data}\n{asked}"
     if not (mark.is_file() and mark.read_text(encoding="utf-8").partition("\n")[2] == text):
         if not overwrite and (_has_work(place) or os.path.lexists(path)):
-            raise InputError(
-                f"{place} has a run of other settings or data, which was interrupted: {go_on(place)} goes on with it. "
-                f"Choose another folder, or replace it with {_overwrite()}."
-            )
+            has = f"{place} has a run of other settings or data, which was interrupted: {go_on(place)} goes on with it"
+            raise InputError(f"{has}. Choose another folder, or replace it with {_overwrite()}.")
         shutil.rmtree(place, ignore_errors=True)
         with new_file(mark) as file:
             file.write_text(f"# Not finished: the same command, or {go_on(place)}, goes on.\n{text}", encoding="utf-8")
@@ -125,9 +118,3 @@ def write_json(path: Path, values: Any) -> None:
     """Write a file, whole or not at all; null stands for numbers that are not finite, tables for dataclasses."""
     with new_file(path) as file:
         file.write_bytes(to_json(values, indent=2, inf_nan_mode="null") + b"\n")
-
-
-def columns_of_run(folder: Path) -> list[str]:
-    """Return the names of the columns that a table needs for predictions of a run."""
-    data = read_json(folder / "manifest.json")["data"]
-    return list((data.get("encoder") or {}).get("columns") or data["feature_names"])

@@ -44,16 +44,16 @@ _TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
 _OF_AN_ORDER = ("ause", "aurc")
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
-_HELD_OUT = ("median", "mean", "std", "lower_95", "upper_95", "class")
-"""Columns of the predictions of the test part, beside the probabilities."""
+_HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"
+"""Columns of the predictions of the test part."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunResult:
     """The result of a run.
 
-    `final` predicts new rows: fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`. `baselines`
-    are the scores of a constant and of a linear model. `doubts` are lines on intervals that cannot be.
+    `final` predicts new rows, fitted to `num_learned`. `baselines` are the scores of a constant and of a linear model,
+    `doubts` lines on intervals that cannot be.
     """
 
     posterior: Posterior | Mixture
@@ -90,10 +90,10 @@ def run(
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder (docs/how-to/save-and-load.md).
 
-    The same spec gives the same metrics and posterior on the same machine. The folder is made beside its place, with
-    unfinished.toml, the spec as it was given: after an interruption the same call goes on, with an SVI fit from its
-    last checkpoint to the same bits. Bad input is refused first, and so is a folder with another run, which
-    `overwrite` replaces once the new one is complete. `tell` is called with lines on the data before the fit.
+    The same spec gives the same bits on the same machine. The folder is made beside its place, with the spec as it was
+    given: after an interruption the same call goes on, an SVI fit from its last checkpoint. Bad input is refused first,
+    and so is a folder with another run, which `overwrite` replaces once the new one is complete. `tell` is called with
+    lines on the data before the fit.
     """
     path = Path(out_dir)
     path = path if path.name else path.absolute()
@@ -191,8 +191,7 @@ def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:
     """Return the row of the file, counted from 1, the target and the prediction of each held-out example."""
     dataset, y = prepared.dataset, prepared.test.y
     names, rows = dataset.class_names, np.asarray(dataset.rows(prepared.spec.data.split)[1])
-    frame = prediction.to_frame(names or None)
-    frame = frame[[name for name in map(str, frame) if name in _HELD_OUT or name.startswith("prob_")]]
+    frame = prediction.to_frame(names or None).filter(regex=f"^({_HELD_OUT})$")
     frame.insert(0, "target", [names[number] for number in y.tolist()] if names else y.numpy())
     frame.insert(0, "row", rows + 1 if dataset.numbers is None else dataset.numbers[rows])
     return frame.sort_values("row")
@@ -203,17 +202,15 @@ def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
     num = int((table["lower_95"] < 0).sum()) if "lower_95" in table else 0
     if num == 0 or not ((y > 0).all() and (table["target"] > 0).all()):
         return ()
-    return (
-        f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: LogNormal keeps them "
-        "positive (--set likelihood.type=log_normal).",
-    )
+    keeps = "LogNormal keeps them positive (--set likelihood.type=log_normal)."
+    return (f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: {keeps}",)
 
 
 def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> RunResult:
     """Return the result with the fit that predicts new rows.
 
-    It is a fit to all rows, which is written too; or the fit that was judged, for a large table, for data sets by name,
-    whose test part is there for comparisons, or where the other is worse on the test part, which it learned.
+    It is a fit to all rows; or the fit that was judged, for a large table, for data sets by name, whose test part is
+    there for comparisons, or where the other is worse on the test part, which it learned.
     """
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
         return judged
@@ -227,9 +224,8 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
     whole = Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
     with waiting(f"fitting all {counted(len(train), 'row')}, for predictions", shown=progress):
         final = _fit(whole, None, progress=False)
-        found, before = (
-            float(predicted(*pair).log_prob(test.y).mean()) for pair in ((whole, final), (prepared, judged.posterior))
-        )
+        pairs = (whole, final), (prepared, judged.posterior)
+        found, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
         if not found >= before - _TOLERATED_LOSS:
             return judged
         with new_folder(judged.path / ALL_ROWS) as place:

@@ -29,7 +29,7 @@ from pyrobnn.inference.parts import (
 )
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
-from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, data_section, read_spec
+from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
@@ -102,11 +102,8 @@ class RunSpec:
         method = self.fit.method
         copies = (method or Ensemble()).offer().copies  # without a method it may be an ensemble
         if self.predict.num_draws < copies:
-            of = "the default, which may be an ensemble" if method is None else to_dict(method)["type"]
-            raise InputError(
-                f"[predict] `num_draws` must be at least {copies}, a draw from each member or Markov chain "
-                f"of {of}, got {self.predict.num_draws}."
-            )
+            least = f"{copies}, one of each member or chain {'that the default may have' * (method is None)}".rstrip()
+            raise InputError(f"[predict] `num_draws` must be at least {least}, got {self.predict.num_draws}.")
         if method is None:
             return
         if self.guide is not None:
@@ -117,9 +114,9 @@ class RunSpec:
             object.__setattr__(self, "fit", dataclasses.replace(self.fit, method=method))
         object.__setattr__(self, "guide", guide_of(method))
         if self.data.validation is not None and not method.offer().follows_validation:
+            name = to_dict(method)["type"]
             raise InputError(
-                "[data] `validation` is followed along the steps of svi, and [fit] has "
-                f'{to_dict(method)["type"]}: leave it out, or take type = "svi" in [fit].'
+                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out."
             )
 
     @classmethod
@@ -166,9 +163,8 @@ class RunSpec:
         train, test = dataset.split(self.data.split)
         for line in (as_read(dataset, train, test), *dataset.notes, *dataset.doubts):
             tell(line)
-        given = Given(
-            **{name: getattr(self, name) for name in PARTS}, inputs=self.data.inputs, settings=self.fit.settings
-        )
+        parts_given = {name: getattr(self, name) for name in PARTS}
+        given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
         is_drawn = self.data.path is not None and self.data.test_last is None
         try:
             facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
@@ -201,10 +197,8 @@ class RunSpec:
             implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
         dataset = self.data.load(implied)
         if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
-            raise InputError(
-                f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target, and a fit needs at least "
-                f"{_FEWEST_ROWS}, some to train on and some to be scored on: collect more."
-            )
+            has = f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target"
+            raise InputError(f"{has}, and a fit needs at least {_FEWEST_ROWS}, some to be scored on: collect more.")
         if dataset.task == "classification":
             num = as_likelihood(self.likelihood).num_ordered
             require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
@@ -238,16 +232,12 @@ def as_read(dataset: Dataset, train: Data, test: Data) -> str:
     )
 
 
-_READERS = {"data": data_section, "fit": FitSpec.from_table, "predict": lambda table: PredictSpec(**table)}
-"""How sections that are not parts are read."""
-
-
 def _read(name: str, table: Any) -> Any:
-    if not isinstance(table, dict) and not (name in PARTS and isinstance(table, str)):
-        raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
-    read: Callable[[Any], Any] = _READERS.get(name) or PARTS[name].resolve
-    try:
-        return read({"type": "mlp"} | table if name == "net" and isinstance(table, dict) else table)
-    except InputError as error:
-        message = str(error).removeprefix(f"{name.capitalize()}Spec: ").removeprefix(f"[{name}] ")
-        raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
+    if name == "net" and isinstance(table, dict):
+        table = {"type": "mlp"} | table
+    readers = {
+        "data": lambda section: DataSpec(**section),
+        "fit": FitSpec.from_table,
+        "predict": lambda section: PredictSpec(**section),
+    }
+    return read_section(name, table, readers.get(name) or PARTS[name].resolve, takes_text=name in PARTS)

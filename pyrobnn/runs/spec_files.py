@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,14 +36,12 @@ class DataSpec:
 
     Attributes:
         name: a data set of `pyrobnn.datasets`, or "sinusoid" or "quartic" with 200 new noisy points to test on.
-        path: a CSV, Excel or Parquet file instead, relative to the working directory.
-        target, task, id, drop, groups, sep, decimal, encoding, categories, missing, test_last: of that file, as in
-            `pyrobnn.datasets.load_table`.
+        path: a CSV, Excel or Parquet file instead, relative to the working directory. Of it are target, task, id, drop,
+            groups, sep, decimal, encoding, categories, missing and test_last, as in `pyrobnn.datasets.load_table`.
         split: number of the train/test split.
         test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
-            name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
-        standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
-            scale, such as pixels, are left unchanged.
+            name; of a file a fifth up to 1,000 rows, or more.
+        standardize: centre and scale inputs without a natural scale, and real-valued targets, by the training part.
         inputs: "ranks", "waves" or "plain", as in `pyrobnn.Data`. None leaves it to the rules of defaults.
         validation: share of the training part that is held out to follow the fit, or None.
     """
@@ -105,10 +103,8 @@ class DataSpec:
             dataset = _toy(self.name) if self.name in ("sinusoid", "quartic") else datasets.load(str(self.name))
         if self.test is not None:
             if dataset.splits:
-                raise InputError(
-                    f"[data] `test` draws another split, and {dataset.name} has its own: leave `test` out, and choose "
-                    f"one of them by `split`, 0 to {dataset.num_splits - 1}."
-                )
+                choice = f"leave it out, and choose a `split`, 0 to {dataset.num_splits - 1}."
+                raise InputError(f"[data] `test` draws another split, and {dataset.name} has its own: {choice}")
             dataset = dataclasses.replace(dataset, test=self.test)
         raw = dataset.data
         if raw.standardize and not self.standardize:
@@ -163,7 +159,7 @@ def sections_of(path: Path, target: str | None, changes: Sequence[str]) -> dict[
             f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
             f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
         )
-    section = data_section(tables["data"])
+    section: DataSpec = read_section("data", tables["data"], lambda table: DataSpec(**table))
     if section.path is not None:
         check_names(Path(section.path), section.no_features, section.dialect)
     return tables
@@ -198,14 +194,15 @@ def parse_change(text: str) -> tuple[list[str], Any]:
         return keys, value.strip()
 
 
-def data_section(table: Any) -> DataSpec:
-    """Return the section [data] that a table stands for."""
-    if not isinstance(table, dict):
-        raise InputError(f"[data] must be a table in the spec, got {table!r}.")
+def read_section(name: str, table: Any, read: Callable[[Any], Any], *, takes_text: bool = False) -> Any:
+    """Return what a section stands for; errors begin with its name."""
+    if not isinstance(table, dict) and not (takes_text and isinstance(table, str)):
+        raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
     try:
-        return DataSpec(**table)
+        return read(table)
     except InputError as error:
-        raise InputError("[data] " + str(error).removeprefix("DataSpec: ").removeprefix("[data] ")) from None
+        message = str(error).removeprefix(f"{name.capitalize()}Spec: ").removeprefix(f"[{name}] ")
+        raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -250,7 +247,7 @@ def leave_out(data: dict[str, Any]) -> list[str]:
 
     The first texts name the rows.
     """
-    known = data_section(data)
+    known = DataSpec(**data)
     frame, _ = read_file(Path(str(known.path)), known.dialect)
     if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[known.target])
