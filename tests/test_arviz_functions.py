@@ -1,12 +1,13 @@
 """Functions of ArviZ that serve Bayesian networks, each in one line on a tree of ours: they run and return numbers."""
 
-import warnings
+from types import SimpleNamespace
 
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 
 import pyrobnn as bnn
 
@@ -19,32 +20,27 @@ BINARY = bnn.Data(PLANE, (PLANE[:, 0] > 0).long())
 GRID = torch.linspace(-1.2, 1.2, 5)[:, None]
 
 
-def fits(data, outputs, likelihood, count=2):
-    model = bnn.BNN(
-        bnn.MLP(data.x.shape[1], [3], outputs, activation="tanh"), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
-    )
-    return [model.fit(data, steps=40, lr=0.05, seed=s, engine="eager", progress=False) for s in range(count)]
-
-
-class Trees:
-    """Trees of a regression, of a classifier, of two seeds of each, and of held-out data."""
-
-    def __init__(self):
-        noise = bnn.likelihoods.Gaussian(scale=0.3)
-        first, second = fits(DATA, 1, noise)
-        self.real = bnn.to_datatree(first, DATA, x_pred=GRID, num_draws=100)
-        self.other = bnn.to_datatree(second, DATA, x_pred=GRID, num_draws=100)
-        self.two = bnn.to_datatree([first, second], DATA, x_pred=GRID, num_draws=200, prior=False)
-        self.named = bnn.to_datatree({"one": first, "two": second}, DATA, x_pred=GRID, num_draws=200, prior=False)
-        classifier = fits(CLASSES, 3, "categorical", 1)[0]
-        self.classes = bnn.to_datatree(classifier, CLASSES, x_pred=PLANE[:2], num_draws=100)
-        self.test_classes = bnn.eval_datatree(classifier, CLASSES[::2], num_draws=100)
-        self.binary = bnn.to_datatree(fits(BINARY, 1, "bernoulli", 1)[0], BINARY, num_draws=100)
+def fits(data, outputs, likelihood, count=1):
+    net = bnn.MLP(data.x.shape[1], [3], outputs, activation="tanh")
+    model = bnn.BNN(net, likelihood=likelihood, prior=bnn.priors.Normal(1.0))
+    return [quick(model, bnn.SVI(steps=40, lr=0.05), data, seed=seed) for seed in range(count)]
 
 
 @pytest.fixture(scope="module")
 def trees():
-    return Trees()
+    """Trees of a regression, of a classifier, of two seeds of each, and of held-out data."""
+    first, second = fits(DATA, 1, bnn.likelihoods.Gaussian(scale=0.3), 2)
+    (classifier,) = fits(CLASSES, 3, "categorical")
+    two = {"x_pred": GRID, "num_draws": 200, "prior": False}
+    return SimpleNamespace(
+        real=bnn.to_datatree(first, DATA, x_pred=GRID, num_draws=100),
+        other=bnn.to_datatree(second, DATA, x_pred=GRID, num_draws=100),
+        two=bnn.to_datatree([first, second], DATA, **two),
+        named=bnn.to_datatree({"one": first, "two": second}, DATA, **two),
+        classes=bnn.to_datatree(classifier, CLASSES, x_pred=PLANE[:2], num_draws=100),
+        test_classes=bnn.eval_datatree(classifier, CLASSES[::2], num_draws=100),
+        binary=bnn.to_datatree(*fits(BINARY, 1, "bernoulli"), BINARY, num_draws=100),
+    )
 
 
 MU = {"group": "predictions", "var_names": "mu"}
@@ -67,10 +63,9 @@ STATISTICS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 def test_statistics(name, trees):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
-        value = STATISTICS[name](trees)
+    value = STATISTICS[name](trees)
     numbers = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     assert numbers.size
     assert np.isfinite(numbers.astype(float)).all()
@@ -90,12 +85,10 @@ PLOTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLOTS)
-def test_plots(name, trees, tmp_path):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
-        warnings.filterwarnings("ignore", message="Found chain dimension to be longer", category=UserWarning)
-        plot = PLOTS[name](trees)
-    assert plot.viz["figure"].item().axes
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
+@pytest.mark.filterwarnings("ignore:Found chain dimension to be longer:UserWarning")
+def test_plots(name, trees):
+    assert PLOTS[name](trees).viz["figure"].item().axes
     plt.close("all")
 
 
