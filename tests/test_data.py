@@ -125,11 +125,6 @@ def test_a_split_of_rows_that_differ_is_a_permutation():
     assert torch.equal(rest.x, x[order[15:]])
 
 
-def test_a_split_without_a_seed_is_that_of_seed_0():
-    data = bnn.datasets.sinusoid(20)
-    assert all(torch.equal(a.x, b.x) for a, b in zip(data.split(0.3), data.split(0.3, seed=0), strict=True))
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows", [1, 3])
 def test_parts_have_their_share_of_each_class_up_to_a_group(seed, rows):

@@ -65,16 +65,6 @@ def test_a_column_of_numbers_may_hold_only_missing_values_later(dtype):
     assert (means <= np.max(known, 0)).all()
 
 
-@pytest.mark.parametrize("names", [["a", "a", "b"], [0, 0, 1], ["a", "b", "b"]])
-def test_two_columns_of_one_name_are_refused_at_fit_and_at_predict(names):
-    table = pd.DataFrame(np.arange(18.0).reshape(6, 3), columns=["a", "b", "c"])
-    model = regressor().fit(table, Y)
-    twice = table.set_axis(names, axis=1)
-    for refused in (lambda: regressor().fit(twice, Y), lambda: model.predict(twice)):
-        with pytest.raises(bnn.InputError, match="more than one column of the name"):
-            refused()
-
-
 LEVELS = ["low", "medium", "high"]
 OF_LEVELS = pd.Categorical([*LEVELS, *LEVELS], LEVELS, ordered=True)
 

@@ -133,19 +133,6 @@ def test_missing_values_are_refused_by_column():
         model.predict(x)
 
 
-@pytest.mark.parametrize("missing", ["raise", "impute"])
-def test_infinite_numbers_are_refused_by_column(missing):
-    x = np.column_stack([SIZES, SIZES])
-    model = regressor(missing=missing).fit(x, Y)
-    x[[1, 4], 1] = np.inf, -np.inf
-    words = "Column '{}' must be finite, and is inf in rows 1, 4: drop"
-    for call in (model.predict, lambda x: regressor(missing=missing).fit(x, Y)):
-        with pytest.raises(InputError, match=words.format("x1")):
-            call(x)
-    with pytest.raises(InputError, match=words.format("b")):
-        regressor(missing=missing).fit(pd.DataFrame(x, columns=["a", "b"]), Y)
-
-
 @pytest.mark.parametrize(
     ("y", "words"),
     [

@@ -277,17 +277,10 @@ def test_kinds_of_columns_and_frames_do_not_matter(case, categories):
 
 
 DAYS = pd.date_range("2020-02-27", periods=ROWS, freq="37D")
-FORMATS = [
-    "%Y-%m-%d",
-    "%d.%m.%Y",
-    "%m/%d/%Y",
-    "%d/%m/%y",
-    "%Y/%m/%d",
-    "%d %b %Y",
-    "%B %d, %Y",
-    "%Y-%m-%dT%H:%M:%SZ",
+FORMATS = (
+    *("%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%y", "%Y/%m/%d", "%d %b %Y", "%B %d, %Y", "%Y-%m-%dT%H:%M:%SZ"),
     None,
-]
+)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -238,10 +238,8 @@ def row_index(rows: Any, num_rows: int) -> Tensor | slice:
             f"`rows` must be a slice, a boolean mask of length {num_rows}, or row numbers in one dimension, got {kind} "
             f"values of shape {tuple(values.shape)}: for a single row i pass [i]."
         )
-    if is_mask:
-        return values.bool()
-    numbers = values.long()
-    if len(outside := numbers[(numbers < -num_rows) | (numbers >= num_rows)]):
+    numbers = values.bool() if is_mask else values.long()
+    if not is_mask and len(outside := numbers[(numbers < -num_rows) | (numbers >= num_rows)]):
         raise InputError(f"Row numbers must lie below the {num_rows} rows, got {outside[0]}: check `rows`.")
     return numbers
 

@@ -88,13 +88,11 @@ def read(
         id: a column that names the rows.
         drop: other columns that are left out.
         sep: what separates columns of a file of text; its first lines tell it if not given.
-        decimal: the mark of decimals; the other one of point and comma marks thousands. A point if not given, and
-            columns that leave it open are named in `notes`.
+        decimal: the mark of decimals; a point if not given, and columns that leave it open are named in `notes`.
         encoding: of a file of text; UTF-8 if not given.
-        categories: "onehot" or "ordinal", how categories become numbers, and columns that are categories whatever they
-            hold, such as ["zip"] or ["ordinal", "zip"].
-        missing: "raise" refuses numbers and dates that are missing; "impute" leaves them open, and rows without a
-            target out. Missing texts are a category.
+        categories: "onehot" or "ordinal", and columns that are categories whatever they hold, as ["ordinal", "zip"].
+        missing: "raise" refuses missing numbers and dates; "impute" leaves them open, and rows without a target out.
+            Missing texts are a category.
 
     Raises:
         InputError: a file that cannot be read, or columns that cannot be used; one message has all, with their rows.

@@ -22,9 +22,8 @@ _ZONED = r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)"
 """Dates with a time zone, as pandas writes them and as the international format has them."""
 _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
-_PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the time of day"}
-_SHORTEST = {"year": 366, "week": 7, "hour": 1}
-"""Days that dates must span for a phase."""
+_PHASES = {"year": ("the day of the year", 366), "week": ("the weekday", 7), "hour": ("the time of day", 1)}
+"""Phases in words, and the days that dates must span for each."""
 
 
 class How(TypedDict, total=False):
@@ -111,7 +110,7 @@ def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:
     """Return what turns dates into numbers: the first date, and the phases that vary."""
     present = dates.dropna()
     days = (present.max() - present.min()).days if len(present) else 0
-    phases = [name for name, phase in _phases(present).items() if days >= _SHORTEST[name] and phase.nunique() > 1]
+    phases = [name for name, phase in _phases(present).items() if days >= _PHASES[name][1] and phase.nunique() > 1]
     return str(present.min()) if len(present) else "1970-01-01", phases
 
 
@@ -140,7 +139,7 @@ def _phases(dates: "pd.Series") -> dict[str, "pd.Series"]:
 
 def dates_in_words(stored: How) -> str:
     """Say how dates become numbers."""
-    waves = " and ".join(_PHASES[phase] for phase in stored["phases"])
+    waves = " and ".join(_PHASES[phase][0] for phase in stored["phases"])
     return f"days since {day(stored, 0.0)}" + (f", and sine and cosine of {waves}" if waves else "")
 
 
