@@ -136,21 +136,6 @@ def failing(error):
     return fail
 
 
-def test_an_existing_folder_is_refused_before_training(whole):
-    with pytest.raises(InputError, match="exists already: choose another name, or replace it"):
-        run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
-
-
-def test_bad_input_and_a_failing_fit_leave_nothing(tmp_path, no_report, monkeypatch):
-    with pytest.raises(InputError, match="splits 0 to 19"):
-        run(spec_of(data={"name": "diabetes", "split": 20}), tmp_path / "r", progress=False)
-    for error in (RuntimeError("no ink"), FloatingPointError("infinite")):
-        monkeypatch.setattr("pyrobnn.runs.run.fit_in_silence", failing(error))
-        with pytest.raises(type(error)):
-            run(spec_of(), tmp_path / "r", progress=False)
-    assert names(tmp_path) == []
-
-
 def interrupted(monkeypatch, path, spec, **arguments):
     """Let the fit end without warning once it has written a checkpoint."""
     real = loop.Checkpoint.write
@@ -200,10 +185,14 @@ def test_an_earlier_run_stays_until_the_new_one_is_complete(tmp_path, no_report,
     before = outcome(path)
     with pytest.raises(InputError, match="splits 0 to 19"):
         run(spec_of(data={"name": "diabetes", "split": 20}), path, progress=False, overwrite=True)
-    with monkeypatch.context() as patch:
-        patch.setattr("pyrobnn.runs.run.fit_in_silence", failing(RuntimeError("no ink")))
-        with pytest.raises(RuntimeError, match="no ink"):
-            run(spec, path, progress=False, overwrite=True)
+    with pytest.raises(InputError, match="exists already: choose another name, or replace it"):
+        run(spec_of(data={"name": "no such data"}), path, progress=False)
+    for error in (RuntimeError("no ink"), FloatingPointError("no ink")):
+        with monkeypatch.context() as patch:
+            patch.setattr("pyrobnn.runs.run.fit_in_silence", failing(error))
+            for folder in (path, tmp_path / "other"):
+                with pytest.raises(type(error), match="no ink"):
+                    run(spec, folder, progress=False, overwrite=True)
     assert names(tmp_path) == ["run"]
     interrupted(monkeypatch, path, spec, overwrite=True)
     with monkeypatch.context() as patch:
