@@ -278,14 +278,12 @@ def _facts(result: "az.ELPDData") -> dict[str, Any]:
 def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
 
-    See docs/how-to/compare.md.
-
     Args:
         elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of the same kind and on the same examples.
 
     Returns:
         A row for each model, best first, with the columns of ArviZ; the standard error `dse` of the difference to the
-        best is over groups if `kfold` had any. `az.plot_compare` takes it.
+        best is over groups if `kfold` had any. `az.plot_compare` takes it; see docs/how-to/compare.md.
 
     Raises:
         InputError: fewer than two results, other objects, or results of different kinds, folds or examples.
