@@ -21,11 +21,11 @@ from pyrobnn.verdict.finding import MEASURES, templates
 from pyrobnn.verdict.remedies import first
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
-TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
 RATE = 0.01
 FEW = {"false_alarm_rate": 0.1}
 """A rate that takes a fifth of the simulations."""
 SEEDS = range(10)
+OF_NUMBERS = ["bias", "spread", "coverage", "noise", "surprise"]
 
 
 def linear_problem(seed, likelihood=None):
@@ -67,27 +67,16 @@ def diagnosed(seed, **change):
 # A good fit
 
 
-def linear_truths_are_no_alarm(found):
-    return not {name for one in found for name in one.names} & {"constant", "linear"}
-
-
-@pytest.mark.slow
-def test_silence_on_a_good_fit():
-    found = diagnosed(0)
-    assert found.warnings == ()
-    assert linear_truths_are_no_alarm([found])
-
-
-@pytest.mark.nightly
-def test_silence_on_good_fits():
+@pytest.mark.parametrize(
+    "seeds", [pytest.param([0], marks=pytest.mark.slow), pytest.param(SEEDS, marks=pytest.mark.nightly)]
+)
+def test_silence_on_good_fits(seeds):
     """10 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 0.4 %."""
-    found = [diagnosed(seed) for seed in SEEDS]
-    assert sum(bool(one.warnings) for one in found) <= 1
-    assert linear_truths_are_no_alarm(found)
-    p_values = {name: [f.p for one in found for f in one.findings if f.name == name] for name in TESTED}
+    found = [diagnosed(seed) for seed in seeds]
+    assert sum(bool(one.warnings) for one in found) <= len(seeds) // 10
+    assert not {name for one in found for name in one.names} & {"constant", "linear"}
     for name in ("bias", "spread", "noise", "surprise"):
-        assert len(p_values[name]) == len(SEEDS)
-        assert 0.02 < float(np.mean(np.array(p_values[name]) < 0.5)) < 0.98  # not all alike: 0.2 % if uniform
+        assert sum(len(named(one.findings, name)) for one in found) == len(seeds)
 
 
 @pytest.mark.nightly
@@ -149,13 +138,6 @@ def test_predictions_that_are_wrong_are_named(noise, offset, names, is_high):
 
 def named(findings, name):
     return [finding for finding in findings if finding.name == name]
-
-
-def test_intervals_that_hold_too_much():
-    """1000 targets of a third of the predicted spread: 95 % intervals hold all of them."""
-    y = torch.randn(1000, generator=torch.Generator().manual_seed(0)) / 3
-    found = findings_of(bnn.Prediction(dist.Normal(torch.zeros(3, 1000), 1.0)), y)["coverage"]
-    assert (found.kind, found.value) == ("warning", 1.0)
 
 
 @pytest.mark.slow
@@ -273,32 +255,6 @@ def test_single_errors_of_confident_classifiers_are_no_alarm():
         assert np.mean([one[name].p < 0.01 for one in found]) < 0.043
 
 
-def growing_errors(power, num, seed=0):
-    """Predictions with noise of 0.2 around log-normal means; the targets' noise is 0.2 times a power of the mean."""
-    generator = torch.Generator().manual_seed(seed)
-    mean = torch.exp(0.4 * torch.randn(num, generator=generator))
-    y = mean + 0.2 * mean**power * torch.randn(num, generator=generator)
-    return bnn.Prediction(dist.Normal(mean.expand(2, num), 0.2)), y
-
-
-@pytest.mark.parametrize(("power", "kind"), [(0, "fine"), (1, "warning"), (-1, "warning")])
-def test_errors_that_depend_on_the_prediction(power, kind):
-    """300 targets; the correlation is Spearman's of the errors' size and the means, as all spreads are alike."""
-    from scipy.stats import spearmanr
-
-    prediction, y = growing_errors(power, 300)
-    found = findings_of(prediction, y)["noise"]
-    assert found.kind == kind
-    mean = prediction.distribution.mean[0]
-    assert found.value == pytest.approx(spearmanr((y - mean).abs(), mean).statistic, abs=1e-4)
-
-
-def test_predictions_that_are_all_alike_have_no_correlation_with_errors():
-    prediction = bnn.Prediction(dist.Normal(torch.zeros(2, 30), 1.0))
-    found = findings_of(prediction, torch.arange(30.0))["noise"]
-    assert (found.kind, found.p) == ("fine", 1.0)
-
-
 @pytest.mark.parametrize(
     ("name", "is_high", "likelihood", "settings"),
     [
@@ -349,13 +305,54 @@ def class_prediction(confidence, num=2000):
     return bnn.Prediction(dist.Categorical(probs=torch.tensor([confidence, 1 - confidence]).expand(3, num, 2)))
 
 
+def growing_errors(power):
+    """Noise of 0.2 around 300 log-normal means, where that of the targets is 0.2 times a power of the mean."""
+    from scipy.stats import spearmanr
+
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.exp(0.4 * torch.randn(300, generator=generator))
+    y = mean + 0.2 * mean**power * torch.randn(300, generator=generator)
+    return bnn.Prediction(dist.Normal(mean.expand(2, 300), 0.2)), y, spearmanr((y - mean).abs(), mean).statistic
+
+
+def labelled(confidence):
+    """Of 2000 labels 1600 are right."""
+    return class_prediction(confidence), (torch.arange(2000) >= 1600).long(), 0.8 - confidence
+
+
+def counted(y):
+    """Counts beside 500 predictions of Poisson with mean 5."""
+    return bnn.Prediction(Poisson(torch.full((4, 500), math.log(5.0)))), torch.as_tensor(y).float(), None
+
+
+def standard(y, value):
+    return bnn.Prediction(dist.Normal(torch.zeros(3, len(y)), 1.0)), y, value
+
+
 @pytest.mark.parametrize(
-    ("confidence", "kind", "error"), [(0.8, "fine", 0.0), (0.9, "warning", -0.1), (0.7, "warning", 0.1)]
+    ("given", "kinds"),
+    [
+        (
+            lambda: standard(torch.randn(1000, generator=torch.Generator().manual_seed(0)) / 3, 1),
+            {"coverage": "warning"},
+        ),
+        (lambda: standard(torch.arange(30.0), 0), {"noise": "fine"}),  # all alike: no correlation
+        (lambda: growing_errors(0), {"noise": "fine"}),
+        (lambda: growing_errors(1), {"noise": "warning"}),
+        (lambda: growing_errors(-1), {"noise": "warning"}),
+        (lambda: labelled(0.8), {"confidence": "fine"}),
+        (lambda: labelled(0.9), {"confidence": "warning"}),
+        (lambda: labelled(0.7), {"confidence": "warning"}),
+        (lambda: counted(np.random.default_rng(0).negative_binomial(5, 0.5, 500)), {"spread": "warning"}),
+        (lambda: counted(np.random.default_rng(0).poisson(5, 500)), dict.fromkeys(OF_NUMBERS, "fine")),
+    ],
 )
-def test_confidence_is_compared_with_accuracy(confidence, kind, error):
-    found = findings_of(class_prediction(confidence), (torch.arange(2000) >= 1600).long())
-    assert [*found] == ["confidence", "surprise"]
-    assert (found["confidence"].kind, found["confidence"].value) == (kind, pytest.approx(error, abs=1e-6))
+def test_findings_of_predictions(given, kinds):
+    prediction, y, value = given()
+    found = findings_of(prediction, y)
+    assert [*found] == (["confidence", "surprise"] if "confidence" in kinds else OF_NUMBERS)
+    assert {name: found[name].kind for name in kinds} == kinds
+    assert value is None or found[next(iter(kinds))].value == pytest.approx(value, abs=1e-4)
 
 
 def heteroscedastic(order, num=300, seed=0):
@@ -381,18 +378,6 @@ def test_orders_by_chance_give_alarm_at_their_rate():
     """30 sets at 10 %: at most 10 % + 3 standard errors of 5.5 %."""
     found = [ranking_test(*heteroscedastic(0, 50, seed), seed=seed).p for seed in range(30)]
     assert np.mean([p < 0.1 for p in found]) < 0.265
-
-
-def test_counts_that_vary_more_than_predicted():
-    """Poisson of mean 5 against twice its variance: 500 counts; and against itself."""
-    generator = np.random.default_rng(0)
-    rates = torch.full((4, 500), math.log(5.0))
-    prediction = bnn.Prediction(Poisson(rates))
-    spread = torch.as_tensor(generator.negative_binomial(5, 0.5, 500)).float()
-    good = torch.as_tensor(generator.poisson(5, 500)).float()
-    kinds = {y: {name: f.kind for name, f in findings_of(prediction, y).items()} for y in (spread, good)}
-    assert kinds[spread]["spread"] == "warning"
-    assert set(kinds[good].values()) == {"fine"}
 
 
 def test_without_held_out_data_it_says_so():
