@@ -28,7 +28,6 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
 from pyrobnn.runs import folder as files
-from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, ROWS
 from pyrobnn.runs.predict import rounded, write_table
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
@@ -95,8 +94,7 @@ def run(
     and so is a folder with another run, which `overwrite` replaces once the new one is complete. `tell` is called with
     lines on the data before the fit.
     """
-    path = Path(out_dir)
-    path = path if path.name else path.absolute()
+    path = Path(out_dir) if Path(out_dir).name else Path(out_dir).absolute()
     files.check_new_run(path, overwrite=overwrite)
     prepared = spec.prepare(tell, progress=progress)
     with files.new_run(path, spec.to_toml(), prepared.dataset.checksum, overwrite=overwrite) as place:
@@ -104,7 +102,7 @@ def run(
             posterior = load(place / "posterior")
         else:
             started = time.perf_counter()
-            posterior = _fit(prepared, place / CHECKPOINT, progress=progress)
+            posterior = _fit(prepared, place / files.CHECKPOINT, progress=progress)
             _write_fit(place, prepared, posterior, time.perf_counter() - started)
         with waiting("scoring and checking the fit", shown=progress):
             judged = _judged(prepared, posterior, place)
@@ -136,7 +134,7 @@ def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, 
     (place / "posterior").unlink(missing_ok=True)
     save_posterior(posterior, place / "posterior")
     if dataset.imputer is not None:
-        (place / ROWS).write_bytes(save({"rows": dataset.imputer.rows}))
+        (place / files.ROWS).write_bytes(save({"rows": dataset.imputer.rows}))
     (place / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
     data = {key: getattr(dataset, key) for key in ("name", "task", "source", "licence", "class_names", "encoder")}
     data |= {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")} | {"sha256": dataset.checksum}
@@ -228,7 +226,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
         found, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
         if not found >= before - _TOLERATED_LOSS:
             return judged
-        with new_folder(judged.path / ALL_ROWS) as place:
+        with new_folder(judged.path / files.ALL_ROWS) as place:
             _write_fit(place, whole, final, time.perf_counter() - started)
     return dataclasses.replace(judged, final=final, num_learned=len(train))
 
