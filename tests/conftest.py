@@ -4,6 +4,7 @@ import collections
 import functools
 import logging
 import os
+import signal
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start, too: two workers share two cores
@@ -148,3 +149,11 @@ def pytest_terminal_summary(terminalreporter):
             f"{len(over)} fast tests took more than {FAST} s each, {sum(over.values()):.0f} s in all"
         )
         terminalreporter.line("\n".join(lines))
+
+
+@pytest.fixture
+def interrupts_arrive():
+    """Python's own handler, also where the tests run in the background of a shell, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -341,6 +341,7 @@ LONG = SPEC.replace("steps = 3", 'steps = 1_000_000\nengine = "eager"\nbatch_siz
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interrupts_arrive")
 def test_a_stop_names_the_command_that_goes_on(here, monkeypatch):
     """After a checkpoint, and after the fit; then the same command completes the run."""
     spec = SPEC.replace("steps = 3", 'steps = 30\nengine = "eager"\nbatch_size = 16')

@@ -196,17 +196,6 @@ def test_words_that_count_as_missing_are_told():
         assert np.isfinite(model.predict(table)).all()
 
 
-def test_a_fitted_estimator_is_saved_and_loaded(tmp_path):
-    model = of_stays()
-    again = bnn.BNNRegressor.load(model.save(tmp_path / "stays.model"))
-    np.testing.assert_array_equal(again.predict(STAYS_X), model.predict(STAYS_X))
-    with pytest.raises(InputError, match="holds a BNNRegressor: load it by BNNRegressor.load"):
-        bnn.BNNClassifier.load(tmp_path / "stays.model")
-    far = model.outside(STAYS_X.assign(nights=[*STAYS_X["nights"][1:], 90.0], room="C"))
-    assert far[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[60, 0, 0], [0, 0, 1]]
-    assert model.outside(STAYS_X).empty
-
-
 @pytest.mark.parametrize("kind", ["texts of dates", "dates", "a row"])
 def test_an_array_of_texts_or_dates_is_refused_in_words(kind):
     """Arrays of numbers as objects or texts are taken, as by scikit-learn."""
@@ -298,3 +287,10 @@ def test_targets_of_any_type_of_number():
     expected = regressor().fit(X, y.astype(float)).predict(X)
     for dtype in (np.longdouble, np.float16, np.float32, np.uint8, np.uint64, np.int8, bool):
         np.testing.assert_allclose(regressor().fit(X, y.astype(dtype)).predict(X), expected, err_msg=str(dtype))
+
+
+def test_what_lies_outside_of_a_fit_is_counted_by_column():
+    model = of_stays()
+    far = model.outside(STAYS_X.assign(nights=[*STAYS_X["nights"][1:], 90.0], room="C"))
+    assert far[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[60, 0, 0], [0, 0, 1]]
+    assert model.outside(STAYS_X).empty

@@ -211,7 +211,7 @@ def test_values_that_are_missing_at_first_in_new_rows_are_told(tmp_path):
     new.to_csv(tmp_path / "new.csv", index=False)
     encoder = load_table(tmp_path / "t.csv", "y", missing="impute").encoder
     assert encoder.outside(encoder.read(tmp_path / "new.csv").columns).rows == ["", "size", "kind", ""]
-    with pytest.raises(InputError, match="'size' has 2 missing values .*, in rows 1, 2: fill"):
+    with pytest.raises(InputError, match="'size' has 2 missing values .*, in rows 1, 2: drop"):
         linear().fit(train[["size"]], train["y"]).predict(new[["size"]].where(new["size"] != 0.2))
 
 

@@ -14,13 +14,7 @@ from pyrobnn.inference.training import loop
 DATA = bnn.datasets.sinusoid()
 LIKELIHOOD = bnn.likelihoods.Gaussian(scale=0.1)
 
-
-@pytest.fixture(autouse=True)
-def _interrupts_arrive():
-    """Python's own handler, also where the tests run in the background of a shell, which ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("interrupts_arrive")
 
 
 class Net(nn.Sequential):

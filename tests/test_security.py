@@ -202,7 +202,7 @@ def test_a_spec_writes_nowhere_but_into_its_run_folder(tmp_path, monkeypatch):
         "spec.toml", "manifest.json", "metrics.json", "diagnosis.json", "posterior.nc", "report.html", "posterior",
         "observed_vs_predicted.png", "elbo.png", "weights.png", "pit.png",
         "predictive_check.png", "sparsification.png", "coverage.png", "surface.png", "epistemic.png",
-        "confusion.png", "confidence.png", "importance.png",
+        "confusion.png", "confidence.png", "importance.png", "held_out.csv",
     }  # fmt: skip
     assert not [path for path in new if path.is_symlink()]
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch import nn
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
-from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
@@ -272,7 +270,7 @@ class AbstractBNN(BaseEstimator):
         Examples:
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
             >>> regressor.predict_dist([[0.5]])
-            Prediction(Gaussian, num_draws=500, num_inputs=1)
+            Prediction(Normal, num_draws=500, num_inputs=1)
         """
         return self._predict_rows(self._inputs(X)).named_as(X)
 
@@ -288,21 +286,6 @@ class AbstractBNN(BaseEstimator):
         """
         check_is_fitted(self, "posterior_")
         return self.encoder_.outside(self._checked(X, reset=False)[0].columns).table
-
-    def save(self, path: str | Path) -> Path:
-        """Write the fitted estimator to a file, a pickle, which `load` reads."""
-        check_is_fitted(self, "posterior_")
-        with new_file(path := Path(path)) as file:
-            file.write_bytes(pickle.dumps(self))
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Return the estimator that `save` wrote. A pickle can run any code: load files of people you trust."""
-        found = pickle.loads(Path(path).read_bytes())
-        if not isinstance(found, cls):
-            raise InputError(f"{path} holds a {type(found).__name__}: load it by {type(found).__name__}.load.")
-        return found
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")

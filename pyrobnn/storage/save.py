@@ -119,7 +119,9 @@ def answers(bnn: BNN, example: X) -> Tensor | None:
 
     try:
         with seeded(0), torch.no_grad():
-            return bnn.outputs(bnn.initial_values, example.map(rows) if isinstance(example, Inputs) else rows(example))
+            made_up = example.map(rows) if isinstance(example, Inputs) else rows(example)
+            outputs = bnn.outputs(bnn.initial_values, made_up)
+            return outputs if bool(outputs.isfinite().all()) else None
     except REFUSALS:
         return None
 

@@ -116,7 +116,8 @@ def memorised(evidence: Evidence) -> Finding | None:
         return None
     rivals = evidence.rivals
     scores = torch.maximum(new, rivals["constant"] - FAR_BELOW)
-    lost = float(evidence.of_learned.log_prob(y).double().mean() - scores.mean())
+    learned = evidence.of_learned.log_prob(y).double().clamp_min(float(rivals["constant"].mean()) - FAR_BELOW)
+    lost = float(learned.mean() - scores.mean())
     rest = compared(scores, rivals, _SIGNIFICANCE)
     is_point = not bool(evidence.of_learned.draw_means.std(0).any())
     least = _LOST_NATS_BEHIND if is_point and rest.case in LOSSES else _LOST_NATS
