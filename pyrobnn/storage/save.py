@@ -65,13 +65,12 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
 def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     guide = posterior.record.guide
     if guide is None:
+        kind = type(posterior.guide).__name__
         raise InputError(
-            f"The guide {type(posterior.guide).__name__} was not fitted from a setting, so it cannot be saved: fit "
-            "with a guide by name or a setting such as guides.MeanField()."
+            f"The guide {kind} was not fitted from a setting, so it cannot be saved: fit with one by name."
         )
-    given, history = posterior.bnn.settings, posterior.history
+    given, net, history = posterior.bnn.settings, posterior.bnn.settings["net"], posterior.history
     curves = {name: torch.tensor(getattr(history, name)) for name in ("log_likelihood", "kl") if history is not None}
-    net = given["net"]
     parts = {
         "net": {"type": CUSTOM, "class": type(posterior.bnn.net).__name__} if is_custom(net) else to_dict(net),
         "prior": to_dict(given["prior"]),
@@ -121,9 +120,9 @@ def answers(bnn: BNN, example: X) -> Tensor | None:
         with seeded(0), torch.no_grad():
             made_up = example.map(rows) if isinstance(example, Inputs) else rows(example)
             outputs = bnn.outputs(bnn.initial_values, made_up)
-            return outputs if bool(outputs.isfinite().all()) else None
     except REFUSALS:
         return None
+    return outputs if bool(outputs.isfinite().all()) else None
 
 
 def frozen(bnn: BNN) -> Tensors:

@@ -111,10 +111,9 @@ def memorised(evidence: Evidence) -> Finding | None:
     is_known = _is_fine(evidence.comparison) and evidence.basis != "training"
     if "linear" not in evidence.baselines or not evidence.can_judge or is_many or is_known:
         return None
-    new = evidence.left_out if evidence.held_out is None else evidence.scores
+    new, rivals = evidence.left_out if evidence.held_out is None else evidence.scores, evidence.rivals
     if new is None:
         return None
-    rivals = evidence.rivals
     scores = torch.maximum(new, rivals["constant"] - FAR_BELOW)
     learned = evidence.of_learned.log_prob(y).double().clamp_min(float(rivals["constant"].mean()) - FAR_BELOW)
     lost = float(learned.mean() - scores.mean())
