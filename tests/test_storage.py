@@ -174,7 +174,7 @@ def test_what_is_not_a_setting_is_not_saved(tmp_path):
     from pyro.infer.autoguide import AutoNormal
 
     posterior = fitted(guide=lambda model: AutoNormal(model, init_scale=0.1))
-    with pytest.raises(InputError, match="guide AutoNormal was not fitted from a setting"):
+    with pytest.raises(InputError, match="guide was not fitted from a setting"):
         bnn.save(posterior, tmp_path / "p")
     assert not list(tmp_path.iterdir())
 

@@ -65,10 +65,7 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
 def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     guide = posterior.record.guide
     if guide is None:
-        kind = type(posterior.guide).__name__
-        raise InputError(
-            f"The guide {kind} was not fitted from a setting, so it cannot be saved: fit with one by name."
-        )
+        raise InputError("The guide was not fitted from a setting, so it cannot be saved: fit with a guide by name.")
     given, net, history = posterior.bnn.settings, posterior.bnn.settings["net"], posterior.history
     curves = {name: torch.tensor(getattr(history, name)) for name in ("log_likelihood", "kl") if history is not None}
     parts = {
