@@ -189,13 +189,15 @@ def scored(**values):
             ["84", "81"],
         ),
         (scored(r2=-0.2), {"constant": scored(r2=-0.3), "linear": scored(r2=-0.1)}, []),
+        (scored(r2=-0.2, rmse=8.53), {"constant": scored(r2=-2.3, rmse=14.44)}, []),
         (scored(r2=math.nan, own=1.0), {}, None),
     ],
-    ids=["r2", "rare", "none", "nothing"],
+    ids=["r2", "rare", "none", "errors", "nothing"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, shares):
     tested, trained = (words.found(scores, baselines, "{0} # %s", 30, part) for part in ("held-out", "training"))
     assert re.findall(r"(\d+) %(?!s)", tested) == (shares or [])
+    assert ("typical error (RMSE) of 8.53" in tested and "14.4" in tested) == ("rmse" in scores)
     assert ("30 held-out examples" in tested) == ("its own 30 training examples" in trained) == (shares is not None)
 
 

@@ -17,6 +17,7 @@ from pyrobnn.metrics import Score
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _NUM_MAIN, _NUM_SHOWN = 9, 3
 """Scores that the report shows at once, and the terminal beside that of the first sentence."""
+_NONE = 0.005  # the share of the variance that counts as none
 _MOST_FREQUENT_SHARE = 0.8
 """Share of the most frequent class from which on accuracy says little."""
 
@@ -45,10 +46,11 @@ def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
 
 
 def leading(scores: Mapping[str, Score], baselines: Baselines) -> str | None:
-    """Return the name of the score that the first sentence is about; None without a finite one."""
+    """Return the name of the score that the first sentence is about, errors where R² is 0; None without one."""
     usual = baselines.get("constant", {}).get("accuracy")
     is_rare = usual is not None and usual.value >= _MOST_FREQUENT_SHARE
-    names = (name for name in WORDS["first"] if is_rare or name != "auroc")
+    is_none = {"r2", "rmse"} <= scores.keys() and scores["r2"].value < _NONE
+    names = (name for name in WORDS["first"] if (is_rare or name != "auroc") and not (is_none and name == "r2"))
     return next((name for name in names if name in scores and math.isfinite(scores[name].value)), None)
 
 
@@ -58,19 +60,17 @@ def found(scores: Mapping[str, Score], baselines: Baselines, target: str, num: i
     if name is None:
         return ""
     verb, before, after = WORDS["first"][name]
-    shown = "{:.2f}".format if name == "log_likelihood" else _share
+    shown = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
     value = shown(scores[name].value)
     simple = {model: shown(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
     where = f"{'its own ' if part == 'training' else ''}{counted(num, f'{part} example')}"
     said = f"The network {verb} {before}{value}{after.replace('{}', target)} {where}"
-    if {value, *simple.values()} == {"none"}:
-        return f"{said}, and simpler models explain none either."
     rest = (f"a {model}{' model' * (model == 'linear')} {verb} {of}" for model, of in simple.items())
     return f"{said}{', where ' if simple else ''}{' and '.join(rest)}."
 
 
 def _share(value: float) -> str:
-    return "none" if value < 0.005 else f"{100 * value:.{0 if value < 0.99 or value == 1 else 1}f} %"
+    return "none" if value < _NONE else f"{100 * value:.{0 if value < 0.99 or value == 1 else 1}f} %"
 
 
 def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tuple[str, str]:
