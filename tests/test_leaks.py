@@ -64,6 +64,20 @@ def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, nam
     assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
 
 
+def test_days_made_of_dates_number_no_rows():
+    data = bnn.Data(np.stack([PLAIN, np.arange(NUM)], 1), NUMBERS, feature_names=["a", "day (days)"])
+    assert leaks(data, {"a", "day"}) == {}
+    assert leaks(data, {"a", "day (days)"}) == {"day (days)": "row number"}
+
+
+def test_rows_held_out_after_those_of_training_do_not_lie_between_them():
+    table = bnn.Data(np.stack([PLAIN, np.cumsum(RNG.uniform(1, 2, NUM))], 1), NUMBERS, feature_names=["a", "b"])
+    order = RNG.permutation(NUM)
+    for train, test, is_named in [(slice(160), slice(160, None), False), (order[:160], order[160:], True)]:
+        found = blocks(Evidence(None, table[train], table[test], table=table))
+        assert (found is not None) == is_named
+
+
 def test_columns_to_leave_out_are_named_with_those_that_are_left_out_already():
     data = bnn.Data(np.stack([PLAIN, 2 * NUMBERS, np.arange(NUM)], 1), NUMBERS, feature_names=["a", "copy", "id"])
     (check,) = (check for check in CHECKS if check.name == "leak")

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -414,11 +414,11 @@ def _ranks_of(x: Tensor, quantiles: Tensor, waves: Tensor) -> Tensor:
     return torch.cat([2 * rank - 1, angles.sin(), angles.cos()], 1)
 
 
-def leaks(data: Data) -> dict[str, str]:
+def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
     """Return what is wrong, of `SAID`, with columns of a table of two or more and 50 rows or more, by their name.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
-    range of it. Numbers of rows are different whole numbers, of a range of at most twice the rows.
+    range of it. Numbers of rows are whole numbers, of at most twice the rows, in one of `columns`, not made of a date.
     """
     if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
         return {}
@@ -438,5 +438,5 @@ def leaks(data: Data) -> dict[str, str]:
         if is_copy:
             found[name] = "copy"
         elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:
-            found[name] = "row number"
+            found |= {name: "row number"} if columns is None or name in columns else {}
     return found

@@ -111,7 +111,9 @@ def load_table(
     x = imputer.copies(given, 1)[0]
     data = Data(x, found.values, standardize=True, feature_names=names, target_name=target, groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
-    doubts = [SAID[kind].format(name) for name, kind in leaks(data[whole]).items()] if len(whole) else []
+    doubts = (
+        [SAID[kind].format(name) for name, kind in leaks(data[whole], encoder.columns).items()] if len(whole) else []
+    )
     return Dataset(
         name=path.name.removesuffix(ending(path)),
         task=found.task,

@@ -354,7 +354,7 @@ def classes(evidence: Evidence) -> Finding | None:
 
 def leak(evidence: Evidence) -> Finding | None:
     """A line through a column explains 99.99 % of the target, each class has its own range, or rows are numbered."""
-    found = leaks(evidence.train)
+    found = leaks(evidence.train, evidence.columns)
     if not found:
         return None
     kind = next(iter(found.values()))
@@ -372,16 +372,19 @@ def blocks(evidence: Evidence) -> Finding | None:
     if table.x.ndim != 2 or table.x.shape[1] < 2 or len(table) < _FEWEST_ROWS:
         return None
     x, names = table.x.double().cpu().numpy(), table.feature_names
+    parts = [part.x for part in (evidence.train, evidence.held_out) if part and isinstance(part.x, Tensor)]
     for column, places in (evidence.columns or {name: [at] for at, name in enumerate(names)}).items():
         values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
         num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
         is_key, rises = num <= len(table) / 2, len(places) == 1 and ((changes > 0).all() or (changes < 0).all())
         if len(changes) + 1 != num or num < _FEWEST_BLOCKS or not (is_key or rises):
             continue
-        if not is_key:
+        if is_key:
+            remedy = Remedy(f"hold out whole groups of {column!r}", (f"data.groups={column}",))
+            return Finding("blocks", "care", num, remedy=remedy, facts={"columns": repr(column)})
+        ends = [part[:, places[0]].aminmax() for part in parts]
+        if max(low for low, _ in ends) < min(high for _, high in ends):  # else all held-out rows come before or after
             return Finding("in time", "note", num, facts={"columns": repr(column)})
-        remedy = Remedy(f"hold out whole groups of {column!r}", (f"data.groups={column}",))
-        return Finding("blocks", "care", num, remedy=remedy, facts={"columns": repr(column)})
     return None
 
 

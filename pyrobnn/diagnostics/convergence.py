@@ -29,10 +29,8 @@ from pyrobnn.posterior.posterior import Posterior
 _FEWEST_DRAWS, _MOST_PROBES, _TAILS = 4, 20, (0.05, 0.95)
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
 _ESS = "Effective number of independent draws; 400 or more are enough."
-_CONTINUED_STEPS, _FEWEST_CONTINUED_STEPS, _CONTINUED_SECONDS = 400, 20, 5.0
-"""Steps of a continuation, fewer where these would take longer than so many seconds."""
-_NEGLIGIBLE_NATS = 0.5
-"""Nats that matter to nobody who has not asked for less."""
+_CONTINUED_STEPS, _FEWEST_CONTINUED_STEPS, _CONTINUED_SECONDS = 400, 20, 5.0  # fewer where they would take longer
+_NEGLIGIBLE_NATS = 0.5  # that matter to nobody who has not asked for less
 _ESTIMATES_A_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
 """Estimates of the objective between two looks at the error of their mean, and numbers of such blocks."""
 _MOST_MEMBERS = 3

@@ -39,7 +39,6 @@ _CAUSES = ("memorised", "learned", "hardly", "missed", "length", "elbo", "diverg
 """Findings that are mended before their effects; and those of chains."""
 _DETAILS = ("behind linear", "like linear", "classes", "in time")
 """Notes that a reader of the verdict should know."""
-_OF_GOOD_FITS = ("near linear", "open")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Diagnosis:
     @property
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
-        asked = [f"{finding.text}" for finding in self.findings if finding.name in _LEAKS]
+        asked = [finding.text for finding in self.findings if finding.name in _LEAKS]
         total, num, (mood, trust) = len(self.findings), len(self._warnings), self._trust()
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         if mood == "good" or self.worst is None:
@@ -112,7 +111,7 @@ class Diagnosis:
     @property
     def details(self) -> tuple[str, ...]:
         """What a reader of the verdict should know besides, a sentence each."""
-        names = (*(_OF_GOOD_FITS if self.mood == "good" else ()), *_DETAILS)
+        names = ("near linear", "open", *_DETAILS) if self.mood == "good" else _DETAILS
         notes = [finding for finding in self.findings if finding.name in names and finding.kind == "note"]
         return tuple(f"{finding.lead}." for finding in notes)
 

@@ -171,7 +171,7 @@ class AbstractBNN(BaseEstimator):
         )
         if reset:
             tell_of_constants(examples)
-            for name, kind in leaks(examples).items():
+            for name, kind in leaks(examples, self.encoder_.columns).items():
                 warn_user(SAID[kind].format(name), PoorFitWarning)
             num_classes = self._num_labels or None
             self._facts = Facts.of(self.TASK, examples, given, num_classes=num_classes, learns_on=learns_on)
