@@ -164,7 +164,7 @@ def needs_steps(record: FitRecord) -> bool:
     return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
 
-_RARELY = "2 of 76, all at the end of a fit"
+_RARELY = "3 of 112, all at the end of a fit"
 _COMPARED = (*LOSSES, "behind linear", "like linear", "near linear", "open", "better", "better than constant")
 CHECKS: tuple[Check, ...] = (
     Check("constant target", constant_target, "cheap", "The data", "none", ("constant target", "one example")),
