@@ -265,8 +265,6 @@ def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
     assert [progress.step for progress in seen] == [next_report]
 
 
-# Measured scales
-
 MANY = torch.linspace(-1, 1, 600)[:, None]
 OPEN = {
     "scales and noise": ((X, Y), bnn.SVI(max_steps=100)),

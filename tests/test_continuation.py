@@ -200,9 +200,6 @@ def test_false_alarms_on_the_best_guides():
     assert found.count("fine") >= 16
 
 
-# The record
-
-
 def ended(*, converged, gain=0.12, error=0.2, method=None):
     posterior, _ = mean_field(0)
     found = Convergence(

@@ -1,8 +1,12 @@
-"""The ArviZ DataTree of posteriors: one joint set of draws in every group, original units, and a lossless file."""
+"""The ArviZ DataTree of posteriors: one joint set of draws in every group, original units, a lossless file, and the
+functions of ArviZ that serve Bayesian networks."""
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
+import arviz as az
+import matplotlib.pyplot as plt
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -204,9 +208,6 @@ def test_sizes_that_disagree_and_images_get_names_of_their_own():
     assert tree["constant_data"].x.shape == (5, 2, 3)
 
 
-# Prior, predictions, and parameters of the guide
-
-
 NAMED = bnn.Data(X, 5 + 3 * WAVE, standardize=True, feature_names=["height", "weight"])
 
 
@@ -262,9 +263,6 @@ def test_noise_at_new_inputs_is_not_that_at_the_data(pair):
     assert "prior_left_out" not in tree.attrs
     noises = [(tree[group].y - tree[group].mu).values.ravel() for group in ("posterior_predictive", "predictions")]
     assert abs(np.corrcoef(noises)[0, 1]) < 4 / np.sqrt(200 * 24)
-
-
-# Several posteriors
 
 
 def test_a_dict_names_the_chains(pair):
@@ -366,9 +364,6 @@ def test_members_with_markov_chains_keep_them_in_order():
         bnn.to_datatree(bnn.Mixture(fits), data, num_draws=3)
 
 
-# Monitored sites, held-out data, size
-
-
 @pytest.fixture(scope="module")
 def wide():
     data = bnn.Data(torch.ones(4, 40), torch.zeros(4))
@@ -440,3 +435,85 @@ def test_what_does_not_go_together_is_refused(pair, mixture):
     ):
         with pytest.raises(bnn.InputError, match=message):
             call()
+
+
+LINE = bnn.Data(torch.linspace(-1, 1, 24)[:, None], WAVE)
+PLANE = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
+ON_PLANE = bnn.Data(PLANE, (PLANE[:, 0] > 0).long() + (PLANE[:, 1] > 0.5).long())
+GRID = torch.linspace(-1.2, 1.2, 5)[:, None]
+
+
+@pytest.fixture(scope="module")
+def trees():
+    """Trees of a regression, of a classifier, of two seeds of each, and of held-out data."""
+    settings = {"steps": 40, "hidden": [3]}
+    first, second = (fit(LINE, likelihood=bnn.likelihoods.Gaussian(0.3), seed=seed, **settings) for seed in range(2))
+    classifier = fit(ON_PLANE, outputs=3, likelihood="categorical", **settings)
+    binary = bnn.Data(PLANE, (PLANE[:, 0] > 0).long())
+    two = {"x_pred": GRID, "num_draws": 200, "prior": False}
+    return SimpleNamespace(
+        real=bnn.to_datatree(first, LINE, x_pred=GRID, num_draws=100),
+        other=bnn.to_datatree(second, LINE, x_pred=GRID, num_draws=100),
+        two=bnn.to_datatree([first, second], LINE, **two),
+        named=bnn.to_datatree({"one": first, "two": second}, LINE, **two),
+        classes=bnn.to_datatree(classifier, ON_PLANE, x_pred=PLANE[:2], num_draws=100),
+        test_classes=bnn.eval_datatree(classifier, ON_PLANE[::2], num_draws=100),
+        binary=bnn.to_datatree(fit(binary, likelihood="bernoulli", **settings), binary, num_draws=100),
+    )
+
+
+MU = {"group": "predictions", "var_names": "mu"}
+WEIGHT = {"var_names": "2.bias"}
+STATISTICS = {
+    "summary": lambda t: az.summary(t.real, kind="stats"),
+    "loo": lambda t: az.loo(t.real, reff=1.0).elpd,
+    "loo of seeds": lambda t: az.loo(t.named, reff=1.0).elpd,
+    "loo_approximate_posterior": lambda t: (
+        az.loo_approximate_posterior(t.real, log_p=t.real.sample_stats["lp"], log_q=t.real.sample_stats["log_q"]).elpd
+    ),
+    "compare": lambda t: az.compare({"a": az.loo(t.real, reff=1.0), "b": az.loo(t.other, reff=1.0)})["elpd"],
+    "loo_pit": lambda t: az.loo_pit(t.real)["y"],
+    "loo_expectations": lambda t: az.loo_expectations(t.real, var_name="y", kind="quantile", probs=[0.1, 0.9])[0],
+    "residual_r2": lambda t: az.residual_r2(t.real, pred_mean="mu", obs_name="y", group="posterior_predictive").mean,
+    "bayesian_r2": lambda t: az.bayesian_r2(t.binary, pred_mean="probs", scale=None, group="posterior_predictive").mean,
+    "rhat": lambda t: az.rhat(t.two, **MU)["mu"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
+def test_statistics(name, trees):
+    value = STATISTICS[name](trees)
+    numbers = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    assert numbers.size
+    assert np.isfinite(numbers.astype(float)).all()
+
+
+LINES = {"x": "x", "y_obs": "y", "group": "predictions", "plot_dim": "pred_id", "smooth": False}
+PLOTS = {
+    "plot_lm of means": lambda t: az.plot_lm(t.real, y="mu", ci_prob=(0.5, 0.9), **LINES),
+    "plot_ppc_dist": lambda t: az.plot_ppc_dist(t.real),
+    "plot_ppc_pit": lambda t: az.plot_ppc_pit(t.real),
+    "plot_ppc_pava": lambda t: az.plot_ppc_pava(t.classes, data_type="categorical", var_names="y"),
+    "plot_ppc_rootogram": lambda t: az.plot_ppc_rootogram(t.classes, var_names="y"),
+    "plot_forest": lambda t: az.plot_forest(t.real, combined=True, **MU),
+    "plot_prior_posterior": lambda t: az.plot_prior_posterior(t.real, **WEIGHT),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
+@pytest.mark.filterwarnings("ignore:Found chain dimension to be longer:UserWarning")
+def test_plots(name, trees):
+    assert PLOTS[name](trees).viz["figure"].item().axes
+    plt.close("all")
+
+
+def test_reliability_diagrams_get_labels(trees):
+    """With probabilities for draws their bands would be too narrow."""
+    for tree in (trees.classes, trees.test_classes):
+        labels = tree["posterior_predictive"].y
+        assert labels.dtype == tree["observed_data"].y.dtype == np.int64
+        assert set(np.unique(labels)) <= {0, 1, 2}

@@ -72,9 +72,6 @@ TRAIN, TEST = DATA[:40], DATA[40:]
 LEAVE_ONE_OUT = np.array([exact_elpd(DATA[[j for j in range(60) if j != i]], DATA[[i]]).item() for i in range(60)])
 
 
-# Held out
-
-
 def test_held_out_density_is_that_of_the_exact_predictive():
     """Within 5 Monte Carlo errors of each example at seed 0, by the delta method."""
     posterior = fitted(TRAIN)
@@ -108,9 +105,6 @@ def test_arviz_takes_held_out_densities_and_keeps_them_from_others():
     plt.close("all")
     with pytest.raises(ValueError, match="incompatible cross-validation methods"):
         az.compare({"one": right, "other": bnn.loo(fitted(TRAIN), TRAIN)})
-
-
-# Leave one out
 
 
 def test_leave_one_out_of_exact_draws_is_that_of_refits():
@@ -194,9 +188,6 @@ def test_leave_one_out_refuses_points_and_few_draws():
         bnn.loo(quick(model, bnn.SVI(guide="map", steps=2), TRAIN), TRAIN)
     with pytest.raises(bnn.InputError, match="at least 100 for importance sampling, got 99"):
         bnn.loo(fitted(TRAIN), TRAIN, num_draws=99)
-
-
-# K-fold
 
 
 def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():
@@ -340,9 +331,6 @@ def test_groups_are_scored_by_the_exact_predictive_of_the_other_groups_with_an_e
     assert table["dse"].iloc[1] == pytest.approx(math.sqrt(15) * between.std())
     better = stats.norm.cdf(abs(table["elpd_diff"].iloc[1]) / table["dse"].iloc[1])
     assert table["p_worse"].iloc[1] == pytest.approx(better)
-
-
-# Comparison
 
 
 @pytest.fixture(scope="module")

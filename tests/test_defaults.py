@@ -149,9 +149,6 @@ def test_without_a_method_data_must_be_in_memory():
             bnn.fit(bnn.BNN(bnn.MLP(2, [3], 1)), data, seed=0, progress=False)
 
 
-# Rows held out
-
-
 def candidates(*methods):
     """Linear models; an ensemble is tried by a single fit of 300 steps."""
     net, prior = bnn.MLP(hidden=(), dtype="float64"), bnn.priors.Normal(1.0)

@@ -1,4 +1,8 @@
-"""Guides over all weights at once: densities, moments, divergences, and each at its own exact optimum."""
+"""Guides over all weights at once: densities, moments, divergences, each at its exact optimum, and fits that reach it.
+
+Bayesian linear regression, where everything is known exactly: n = 40, d = 3, float64, and correlated inputs, so that
+the best diagonal Gaussian is far from the exact posterior.
+"""
 
 import math
 
@@ -339,3 +343,50 @@ def test_best_guide_of_the_family_is_the_exact_posterior(setting, columns, num_n
     torch.testing.assert_close(covariance(guide), posterior.covariance_matrix, atol=1e-4, rtol=1e-3)
     if columns == 1:
         assert mean_elbo(objective, data, points).item() == pytest.approx(evidence(data), abs=1e-6)
+
+
+DATA, EXACT = regression(1)
+LOG_EVIDENCE, PRECISION = evidence(DATA), EXACT.precision_matrix
+KL_OF_BEST_DIAGONAL = 0.5 * float(PRECISION.diagonal().log().sum() - torch.logdet(PRECISION))
+
+
+def fit(guide, *, steps, lr, engine="eager", **settings):
+    decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
+    method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, **{"num_particles": 2} | settings)
+    return bnn.fit(linear_model(1), DATA, method, seed=0, engine=engine, progress=False)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return fit(bnn.guides.MeanField(), steps=800, lr=0.2, engine="captured")
+
+
+def test_mean_field_reaches_the_best_diagonal_gaussian(posterior):
+    loc, scale = (moment[0] for moment in posterior.guide.moments()["weight"])
+    gap = float(kl_divergence(MultivariateNormal(loc, torch.diag(scale.square())), EXACT)) - KL_OF_BEST_DIAGONAL
+    assert 0 <= gap <= 0.02
+    assert KL_OF_BEST_DIAGONAL > 0.2
+    elbo = bnn.elbo_report(posterior, DATA, num_draws=40_000, seed=0).elbo
+    assert elbo.mean == pytest.approx(LOG_EVIDENCE - KL_OF_BEST_DIAGONAL - gap, abs=4 * elbo.stderr)
+
+
+def test_elbo_report_agrees_with_the_closed_form_elbo(posterior):
+    loc, scale = (moment[0] for moment in posterior.guide.moments()["weight"])
+    residual = (DATA.y - DATA.x @ loc).square() + DATA.x.square() @ scale.square()
+    log_likelihood = -0.5 * float(residual.sum()) / NOISE**2 - NUM * math.log(NOISE * math.sqrt(2 * math.pi))
+    kl = 0.5 * float((scale.square() + loc.square() - 1 - 2 * scale.log()).sum())
+    report = bnn.elbo_report(posterior, DATA, num_draws=4000, seed=3)
+    assert report.log_likelihood.mean == pytest.approx(log_likelihood, abs=4 * report.log_likelihood.stderr)
+    assert report.kl_exact == pytest.approx(kl, rel=1e-10)
+    assert report.elbo.mean == pytest.approx(log_likelihood - kl, abs=4 * report.elbo.stderr)
+
+
+@pytest.mark.slow
+def test_analytic_kl_reaches_the_optimum_whose_variance_the_temperature_scales():
+    posterior = fit(bnn.guides.MeanField(), steps=800, lr=0.2, kl="analytic", temperature=0.25)
+    loc, scale = posterior.guide.moments()["weight"]
+    precision = torch.eye(DIM, dtype=torch.float64) + DATA.x.T @ DATA.x / NOISE**2 / 0.25
+    torch.testing.assert_close(
+        loc[0], torch.linalg.solve(precision, 4 * DATA.x.T @ DATA.y / NOISE**2), atol=0.02, rtol=0
+    )
+    torch.testing.assert_close(scale[0], precision.diagonal().rsqrt(), atol=0, rtol=0.05)

@@ -71,8 +71,6 @@ def test_edge_cases_of_the_weights():
         pareto_smooth(np.full(100, -np.inf))
 
 
-# Linear regression, where everything is known
-
 NOISE, UNIT = 0.3, bnn.priors.Normal(1.0)
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(20, 2, dtype=torch.double, generator=GENERATOR)
@@ -195,8 +193,6 @@ def test_uses_are_checked(wide):
     assert wide.good_khat == pytest.approx(0.7)
 
 
-# Several guides
-
 GUIDES = ["mean_field", "full_rank", "low_rank", "matrix_normal", "laplace", "AutoNormal", "AutoMultivariateNormal"]
 GUIDES += [{"*.weight": "full_rank", "*": "mean_field"}]
 
@@ -226,9 +222,6 @@ def test_laplace_weighs_the_model_that_predicts():
     network = bnn.importance_weights(bent, DATA, num_draws=500, linearized=False)
     assert linear.khat < network.khat
     assert linear.ess > 2 * network.ess
-
-
-# Refusals
 
 
 def sampled():

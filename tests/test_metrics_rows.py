@@ -76,9 +76,6 @@ def test_a_row_scores_as_it_does_alone(name, columns):
             assert own[key].value == pytest.approx(values[row], rel=1e-12, abs=1e-14), (key, row)
 
 
-# rows of distributions with parts and event dimensions
-
-
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
@@ -192,9 +189,6 @@ def test_a_distribution_that_forgets_its_arguments_says_so():
     assert "crps" not in score(prediction, [0.0, 1.0, 2.0, 3.0, 4.0])
     with pytest.raises(InputError, match=r"Forgetful does not keep its argument 'outputs': store it as an attribute"):
         prediction[:2]
-
-
-# a few rows at a time
 
 
 def everything(prediction, y):

@@ -279,9 +279,6 @@ def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
     assert float(prediction.epistemic_std.mean()) < 7
 
 
-# SWAG
-
-
 def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
     """Known noise of 0.01 has a steep loss: the path at the rate 0.01 leaves the mode."""
     model = bnn.BNN(Linear(), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))

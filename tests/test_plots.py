@@ -63,9 +63,6 @@ def normal_quantiles(num):
     return torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(num) + 0.5) / num)
 
 
-# the fit
-
-
 def history(log_likelihood, kl, steps=(), scores=()):
     return History(np.asarray(log_likelihood, float), np.asarray(kl, float), list(steps), list(scores))
 
@@ -79,9 +76,6 @@ def test_elbo_draws_the_terms_and_the_validation_score(posterior):
     np.testing.assert_allclose(parts.lines[3].get_ydata(), -record.kl)
     np.testing.assert_allclose(validation.lines[0].get_ydata(), record.validation_scores)
     assert "nats" in bound.get_ylabel()
-
-
-# regression
 
 
 def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
@@ -137,9 +131,6 @@ def test_intervals_that_miss_are_told_apart():
     np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
 
 
-# classification
-
-
 def categorical(probs):
     return bnn.Prediction(dist.Categorical(probs=torch.as_tensor(probs)[None]))
 
@@ -176,9 +167,6 @@ def test_the_bars_of_reliability_hold_as_many_right_labels_as_are_due():
     right = (torch.rand(400, 100, generator=generator) < probs).double().mean(1).numpy()
     assert 0 < np.mean((right < low - 1e-9) | (right > high + 1e-9)) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 400)
     assert low == pytest.approx(stats.binom.ppf(0.025, 100, 0.72) / 100)
-
-
-# where the errors are
 
 
 def scattered(num=300):
@@ -245,9 +233,6 @@ def test_ood_shows_both_groups_and_the_roc():
     assert labelled(roc, f"{rate:.0%} false at 95 % true").get_xdata()[0] == pytest.approx(rate)
     assert "mutual information" in histogram.get_xlabel()
     assert "epistemic" in plots.ood(normal_prediction(), normal_prediction()).axes[0].get_xlabel()
-
-
-# weights
 
 
 def test_weights_from_moments_count_each_weight_once(posterior):
@@ -328,8 +313,6 @@ def heading(axis):
     return axis.get_title(loc="left")
 
 
-# all of them
-
 PICTURES = {
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
     "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
@@ -362,9 +345,6 @@ def test_every_plot_writes_a_picture_and_leaves_no_state(name, line, two, three)
     assert len(picture) > 5000
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()
-
-
-# columns
 
 
 def table(num=160):
@@ -476,9 +456,6 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
         assert drawn == pytest.approx(predicted([2, 3, 4], in_turn.mean(0)), rel=1e-4)
 
 
-# priors
-
-
 def moments(curve):
     """Mean and standard deviation of a density drawn as a line."""
     x, density = curve.get_xdata(), curve.get_ydata()
@@ -522,9 +499,6 @@ def test_prior_predictive_of_classes_shows_confidence_and_agreement(num_outputs,
     shares = (probs.argmax(-1) == modes[:, None]).double().mean(1)
     assert f"mean {float(shares.mean()):.2f}" in [line.get_label() for line in agreement.lines]
     assert sum(bar.get_height() for bar in agreement.patches) == pytest.approx(1)
-
-
-# simulated data
 
 
 def curve_and_band(prediction, y):
@@ -588,9 +562,6 @@ def test_predictive_check_of_classes_shows_binomial_intervals():
     assert legend.width < axis.get_window_extent().width < figure.width
 
 
-# planes
-
-
 def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
     for posterior, data in (two, three):
         figure = plots.decision_surface(posterior, data, num_draws=50)
@@ -611,9 +582,6 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
         names = [line.get_label() for line in surface.lines]
         assert names == [f"class {k}" for k in range(len(data.y.unique()))]
         assert sum(len(line.get_xdata()) for line in surface.lines) == len(data)
-
-
-# images
 
 
 def uncertain():

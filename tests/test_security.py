@@ -18,8 +18,6 @@ from pyrobnn.posterior.record import FitRecord
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# Code that must not be there
-
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "xml", "lxml"}
 """Modules that execute or expand what they read."""
 EXEMPT = {"testing/checks.py": {"pickle"}}
@@ -79,9 +77,6 @@ def test_the_template_switches_escaping_off_nowhere():
         assert attribute in template  # the only values inside tags besides pictures, and in quotes
 
 
-# Downloads
-
-
 def test_nothing_is_downloaded_without_a_checksum():
     calls = [
         (path.name, options_of(call))
@@ -92,8 +87,6 @@ def test_nothing_is_downloaded_without_a_checksum():
     assert [name for name, _ in calls] == ["published.py"]
     assert all("sha256" in options["known_hash"] for _, options in calls)
 
-
-# The page of a run
 
 HOSTILE = [
     "<script>alert(1)</script>", '"onload="alert(1)', "'><img src=x onerror=alert(1)>", "</style></title><b>",
@@ -151,9 +144,6 @@ def test_no_element_or_attribute_of_the_page_comes_from_data_and_names_are_shown
     text = "\n".join(hostile.texts)
     assert all(name in text for name in HOSTILE)
     assert "nan" in text
-
-
-# The terminal and the file system
 
 
 def table(path, names, rows=24):

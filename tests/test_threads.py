@@ -112,9 +112,6 @@ def test_a_process_forked_while_another_thread_works_is_free():
     assert status == 0
 
 
-# Inside a fit
-
-
 def test_a_callback_waits_for_predictions_and_fits_of_another_thread():
     """Fits in a callback have callbacks that wait themselves; settings and random states are those of each thread."""
     posterior, seen = fit(0), []
@@ -194,9 +191,6 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
         assert torch.equal(Asks.answer.result().mean, wanted)
     for site, values in alone.items():
         assert torch.equal(drawn[site], values)
-
-
-# Interrupts
 
 
 def process_state():

@@ -197,9 +197,6 @@ def test_what_is_not_gaussian_keeps_its_prior():
     assert alphas == pytest.approx({name: choices[name].scale ** -2 for name in ("2.weight", "2.bias")})
 
 
-# Refusals
-
-
 def fitted(prior=None, likelihood=None, **settings):
     net = nn.Sequential(nn.Linear(2, 1))
     model = bnn.BNN(net, prior=prior or "normal", likelihood=likelihood or bnn.likelihoods.Gaussian(scale=1.0))
