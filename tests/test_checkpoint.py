@@ -102,18 +102,14 @@ def test_the_best_parameters_of_early_stopping_survive(tmp_path):
     assert again.record.stop_reason == straight.record.stop_reason != "all steps done"
 
 
-def test_a_finished_fit_is_not_trained_again(tmp_path):
-    first, seen = go(checkpoint=tmp_path), []
-    again = go(checkpoint=tmp_path, callbacks=[seen.append])
-    assert same(first, again)
-    assert not seen
-    assert again.record.engine == first.record.engine
-
-
-def test_a_fit_ended_by_a_callback_stays_ended(tmp_path):
-    first = go(checkpoint=tmp_path, callbacks=[lambda progress: progress.step == 50])
-    assert len(first.history) == 50
-    assert same(first, go(checkpoint=tmp_path))
+def test_a_fit_that_has_ended_is_not_trained_again(tmp_path):
+    for name, callbacks in {"finished": [], "by a callback": [lambda progress: progress.step == 50]}.items():
+        first, seen = go(checkpoint=tmp_path / name, callbacks=callbacks), []
+        again = go(checkpoint=tmp_path / name, callbacks=[seen.append])
+        assert same(first, again)
+        assert len(first.history) == (50 if callbacks else STEPS)
+        assert not seen
+        assert again.record.engine == first.record.engine
 
 
 @pytest.mark.slow
@@ -265,26 +261,29 @@ def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
     assert [progress.step for progress in seen] == [next_report]
 
 
+KNOWN = {"prior": bnn.priors.Normal(1.0), "likelihood": bnn.likelihoods.Gaussian(0.1)}
 MANY = torch.linspace(-1, 1, 600)[:, None]
 OPEN = {
     "scales and noise": ((X, Y), bnn.SVI(max_steps=100)),
     "start of the noise": ((MANY, (3 * MANY).sin()[:, 0] + 0.1 * torch.cos(97 * MANY[:, 0])), bnn.SVI(max_steps=100)),
     "start of the weights": ((X, Y), bnn.SVI(guide="laplace", max_steps=100)),
     "an ensemble": ((X, Y), bnn.Ensemble(bnn.SVI(max_steps=100), members=2)),
+    "cycles": ((X, Y), bnn.SVI(tolerance=5.0)),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
 @pytest.mark.parametrize("name", OPEN)
-def test_a_resumed_fit_measures_the_same_scales(name, tmp_path, monkeypatch):
+def test_a_resumed_fit_measures_the_same_scales_and_ends_after_the_same_cycles(name, tmp_path, monkeypatch):
     monkeypatch.setattr(search, "_MOST_STARTS", 1)
     data, method = OPEN[name]
-    straight = go(data, method=method, checkpoint=tmp_path / "straight", every=20)
-    with pytest.raises(Stop):
-        go(data, method=method, checkpoint=tmp_path / "stopped", every=20, callbacks=[stop_at(50)])
-    again = go(data, method=method, checkpoint=tmp_path / "stopped", every=20)
+    settings = {"bnn_model": model(**KNOWN), "engine": "captured", "every": 500} if name == "cycles" else {"every": 20}
+    straight = go(data, method=method, checkpoint=tmp_path / "straight", **settings)
+    interrupted(tmp_path / "stopped", at=4000 if name == "cycles" else 50, data=data, method=method, **settings)
+    again = resumed(tmp_path / "stopped", data=data, method=method, **settings)
     for one, other in zip(again.members, straight.members, strict=True):
         assert same(one, other)
     assert again.record.evidence == straight.record.evidence
+    assert again.record.convergence == straight.record.convergence
     assert again.bnn.settings["prior"] == straight.bnn.settings["prior"]

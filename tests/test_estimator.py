@@ -77,28 +77,19 @@ def test_guides_by_name_choose_for_their_own_layers():
     ("settings", "kl"),
     [
         ({}, "analytic"),
-        ({"guide": "full_rank"}, "analytic"),
-        ({"guide": "low_rank"}, "analytic"),
-        ({"guide": "matrix_normal"}, "analytic"),
+        *(({"guide": name}, "analytic") for name in ("full_rank", "low_rank", "matrix_normal", "map", "radial")),
+        *(({"guide": name}, "mc") for name in ("flow", "dropout", "AutoMultivariateNormal")),
+        *(({"prior": name}, "mc") for name in ("student_t", "hierarchical", "horseshoe", "spike_and_slab")),
         ({"prior": "laplace"}, "analytic"),
         ({"prior": "scale_mixture"}, "quadrature"),
         ({"prior": "scale_mixture", "guide": "full_rank"}, "quadrature"),
         ({"prior": {"*.bias": bnn.priors.Normal(1.0), "*": "scale_mixture"}}, "quadrature"),
         ({"prior": {"*.bias": "student_t", "*": "scale_mixture"}}, "mc"),
         ({"prior": priors.ScaleMixture(learnable=True)}, "mc"),
-        ({"prior": "student_t"}, "mc"),
-        ({"prior": "hierarchical"}, "mc"),
-        ({"prior": "horseshoe"}, "mc"),
-        ({"prior": "spike_and_slab"}, "mc"),
         ({"likelihood": bnn.likelihoods.Gaussian()}, "analytic"),
         ({"guide": guides.MeanField(path_derivative=True)}, "mc"),
         ({"guide": {"0.weight": "flow", "*": "mean_field"}}, "mc"),
         ({"guide": {"0.weight": "full_rank", "*": "mean_field"}}, "analytic"),
-        ({"guide": "flow"}, "mc"),
-        ({"guide": "dropout"}, "mc"),
-        ({"guide": "map"}, "analytic"),
-        ({"guide": "radial"}, "analytic"),
-        ({"guide": "AutoMultivariateNormal"}, "mc"),
     ],
     ids=str,
 )
@@ -106,15 +97,15 @@ def test_kl_by_guide_and_prior(settings, kl):
     assert chosen(**settings).kl == kl
 
 
-@pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 5}], ids=str)
-def test_a_given_length_keeps_its_bits(length):
-    method = chosen(**length)
-    assert (method.guide.noise, method.kl) == ("shared", "mc")
+GIVEN = {"guide": guides.MeanField(noise="flipout"), "kl": "mc"}
 
 
-def test_settings_that_are_given_stay():
-    method = chosen(guide=guides.MeanField(noise="flipout"), kl="mc")
-    assert (method.guide.noise, method.kl) == ("flipout", "mc")
+@pytest.mark.parametrize(
+    ("settings", "noise"), [({"steps": 5}, "shared"), ({"epochs": 5}, "shared"), (GIVEN, "flipout")], ids=str
+)
+def test_a_given_length_keeps_its_bits_and_settings_that_are_given_stay(settings, noise):
+    method = chosen(**settings)
+    assert (method.guide.noise, method.kl) == (noise, "mc")
 
 
 def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():

@@ -125,41 +125,40 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000, noise=0.0):
     return length, float(parameter), begun, trained
 
 
-def test_cycles_go_on_while_they_gain_and_the_best_stays():
-    length, best, begun, rates = run_cycles([10.0, 20.0, 15.0, 20.5])
-    record = length.record()
-    assert (best, begun, rates) == (3.0, [200, 400, 200], [1.0, 1.0, 1.0, 0.3])
-    assert record.cycle_ends == [600, 1300, 2200, 2900]
-    assert (record.converged, record.elbo, record.gain) == (True, 20.5, 0.5)
-    assert length.reason() == "converged: the last 200 steps, at a lower rate, gained 0.5 nats"
+LOWER = "converged: the last 200 steps, at a lower rate, gained 0.5 nats"
+CYCLES = {
+    "they go on while they gain": ([10, 20, 15, 20.5], 100_000, 3, [200, 400, 200], [1, 1, 1, 0.3], 2900, LOWER),
+    "a lower rate that gains is kept": (
+        *([10, 10, 12, 13.5, 13.5, 13], 100_000, 3, [200, 100, 200, 400, 200], [1, 1, 0.3, 0.3, 0.3, 0.09], 4200),
+        "converged",
+    ),
+    "one that would pass max_steps is left out": (
+        *([10, 20], 2000, 1, [200], [1, 1], 1300),
+        "not converged within max_steps=2000: the last 200 steps gained 10 nats",
+    ),
+    "the rest of max_steps runs at a lower rate": (
+        *([10, 20, 30], 2500, 2, [200, 200], [1, 1, 0.3], 2000),
+        "not converged within max_steps=2500",
+    ),
+    "one at a lower rate that is cut off": ([10, 10.5], 100_000, 1, [200, 100], [1, 1], None, "not"),
+    "a gain below the tolerance": ([10, 10.9], 100_000, 1, [200, 100], [1, 1], None, "not"),
+    "twice": ([10, 10.9, 11.8], 100_000, 2, [200, 100], [1, 1, 0.3], 1900, "converged"),
+    "then one above it": ([10, 10.9, 12], 100_000, 2, [200, 100, 200], [1, 1, 0.3], None, "not"),
+}
+"""Objectives of cycles and `max_steps`; the best cycle, steps of those begun, rates, the end, and how it is told."""
 
 
-def test_a_lower_rate_that_gains_is_kept():
-    length, best, begun, rates = run_cycles([10.0, 10.0, 12.0, 13.5, 13.5, 13.0])
-    assert (best, begun) == (3.0, [200, 100, 200, 400, 200])
-    assert rates == pytest.approx([1.0, 1.0, 0.3, 0.3, 0.3, 0.09])
-    assert length.record().converged
-
-
-def test_a_cycle_that_would_pass_max_steps_is_left_out():
-    length, best, begun, _ = run_cycles([10.0, 20.0], max_steps=2000)
-    assert (best, begun, length.end) == (1.0, [200], 1300)
-    assert not length.record().converged
-    assert length.reason() == "not converged within max_steps=2000: the last 200 steps gained 10 nats"
-
-
-def test_what_is_left_of_max_steps_runs_at_a_lower_rate():
-    length, best, begun, rates = run_cycles([10.0, 20.0, 30.0], max_steps=2500)
-    assert (best, begun, length.end) == (2.0, [200, 200], 2000)
-    assert rates == pytest.approx([1.0, 1.0, 0.3])
-    assert not length.record().converged
-
-
-def test_a_cycle_at_a_lower_rate_that_is_cut_off_has_not_converged():
-    """Here `max_steps` ends the fit between the first look at a lower rate and the end of that cycle."""
-    length, *_ = run_cycles([10.0, 10.5])
-    assert (length.end, length.converged, length.record().converged) == (None, False, False)
-    assert length.reason().startswith("not converged within max_steps")
+@pytest.mark.parametrize("name", CYCLES)
+def test_cycles(name):
+    objectives, most, best, begun, rates, end, reason = CYCLES[name]
+    length, *found, own_rates = run_cycles(objectives, max_steps=most)
+    assert (*found, length.end) == (best, begun, end)
+    assert own_rates == pytest.approx(rates)
+    assert length.reason().startswith(reason)
+    assert length.record().converged == reason.startswith("converged")
+    if end == 2900:
+        assert length.record().cycle_ends == [600, 1300, 2200, 2900]
+        assert (length.record().elbo, length.record().gain) == (20.5, 0.5)
 
 
 @pytest.mark.parametrize(("gain", "error", "needs"), [(1.3, 0.0, True), (1.3, 0.1, False), (1.1, 0.0, False)])
@@ -168,12 +167,6 @@ def test_all_steps_are_too_few_if_the_last_cycle_gained_more_than_noise_and_what
     end = Convergence(converged=False, elbo=0.0, elbo_error=error, gain=gain, tolerance=0.1, cycle_ends=[9])
     record = FitRecord(convergence=end, num_data=60, stopped_by="steps")
     assert needs_steps(record) is needs
-
-
-def test_a_gain_below_the_tolerance_twice_ends_the_fit():
-    assert run_cycles([10.0, 10.9])[0].end is None
-    assert run_cycles([10.0, 10.9, 11.8])[0].record().converged
-    assert run_cycles([10.0, 10.9, 12.0])[0].end is None
 
 
 def test_cycles_under_the_warm_up_of_the_kl_say_nothing():
@@ -271,27 +264,6 @@ def test_a_fit_is_narrow_at_first_unless_said():
 def test_the_tolerance_follows_the_number_of_examples():
     assert [bnn.SVI().tolerance_for(number) for number in (10, 100, 250, 10_000)] == [0.05, 0.2, 1.25, 50.0]
     assert bnn.SVI(tolerance=3.0).tolerance_for(10) == 3.0
-
-
-@pytest.mark.slow
-def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
-    method = bnn.SVI(tolerance=5.0)
-
-    class Stop(Exception):
-        """Ends a fit."""
-
-    def stop(progress):
-        if progress.step == 4000:
-            raise Stop
-
-    arguments = {"seed": 0, "progress": False, "engine": "captured"}
-    whole = bnn.fit(network(), (LINE, SINE), method, **arguments)
-    with pytest.raises(Stop):
-        bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, callbacks=[stop], **arguments)
-    again = bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, **arguments)
-    assert again.record.convergence == whole.record.convergence
-    for one, other in zip(again.guide.parameters(), whole.guide.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_a_schedule_with_a_hard_end_rests_while_the_objective_is_measured():

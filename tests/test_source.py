@@ -19,25 +19,18 @@ X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1)
 
 
-class Failing(Dataset):
-    """Examples of which one cannot be read."""
+class Own(Dataset):
+    """Examples of which one cannot be read, or with random numbers of their own, which each worker draws."""
+
+    def __init__(self, *, failing):
+        self.failing = failing
 
     def __len__(self):
         return len(X)
 
     def __getitem__(self, row):
-        if row == 17:
+        if self.failing and row == 17:
             raise OSError("example 17 cannot be read")
-        return X[row], Y[row]
-
-
-class Noisy(Dataset):
-    """Examples with random numbers of their own, which each worker draws."""
-
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, row):
         return X[row] + 0.1 * torch.randn(2), Y[row]
 
 
@@ -67,14 +60,14 @@ def test_workers_give_the_bits_of_none(shuffle):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_workers_draw_follows_the_seed(persistent):
     """Workers that persist get one seed for all epochs, so the numbers are not those of workers made anew."""
-    fits = [fit(Noisy(), num_workers=2, shuffle=True, persistent_workers=persistent) for _ in range(2)]
+    fits = [fit(Own(failing=False), num_workers=2, shuffle=True, persistent_workers=persistent) for _ in range(2)]
     assert torch.equal(fits[0].guide.loc, fits[1].guide.loc)
     assert_no_worker_is_left()
 
 
 def test_a_dataset_that_fails_ends_the_fit_with_its_own_error():
     with pytest.raises(OSError, match="Caught OSError in DataLoader worker process 0(?s:.*)example 17 cannot be read"):
-        fit(Failing(), num_workers=2)
+        fit(Own(failing=True), num_workers=2)
     assert_no_worker_is_left()
 
 
