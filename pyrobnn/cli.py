@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pyrobnn._core.errors import InputError, counted, printable
+from pyrobnn._core.errors import InputError, counted, printable, waiting
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
-from pyrobnn._core.waiting import waiting
 from pyrobnn.runs.folder import check_new_run, new_run_folder, read_json, run_folder
 from pyrobnn.runs.spec_files import leave_out, read_spec, sections_of
 from pyrobnn.tables.files import ENDINGS, Dialect, check_names, ending

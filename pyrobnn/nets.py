@@ -19,8 +19,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.swa_utils import AveragedModel
 
 from pyrobnn._core.errors import InputError, shown
-from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.settings import Count, Registry, setting
 
 
 def _layers(hidden: Any) -> Any:

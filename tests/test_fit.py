@@ -14,8 +14,8 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
+from pyrobnn._core.errors import progress_bar, waiting
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.waiting import progress_bar, waiting
 from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro

@@ -13,14 +13,8 @@ from pyrobnn._core.modes import plain
 
 CONSTANT = 1e-14
 """Standard deviation of a column, as a share of its largest size, up to which it counts as a rounded constant."""
-_MOST_LOST = 0.01
-"""Rounding error, as a share of the standard deviation, that the network's precision may leave."""
 _WIDER = "the precision of the network: standardise the data, or use a network in float64 (`net.double()`)"
-_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-_ENCODE = {
-    "x": "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them",
-    "y": "make days since a date of dates, and labels 0, 1, ... of text, or fit bnn.BNNClassifier, which takes text",
-}
+_ENCODE = dict.fromkeys("xy", "encode text and dates as numbers first, or fit BNNRegressor or BNNClassifier, which do")
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -65,9 +59,9 @@ def _plain(value: Tensor, name: str) -> Tensor:
     if is_odd or value.layout != torch.strided:
         raise InputError(f"`{name}` must hold a number in each place: pass a dense tensor, as from `to_dense()`.")
     tensor = value.detach().resolve_neg()
-    if tensor.dtype in _UNSIGNED:
-        return tensor.to(torch.int64)
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    is_unsigned = tensor.dtype in (torch.uint16, torch.uint32, torch.uint64)
+    is_byte = tensor.is_floating_point() and tensor.itemsize == 1
+    return tensor.to(torch.int64) if is_unsigned else tensor.float() if is_byte else tensor
 
 
 def check_unmasked(value: Any, name: str) -> None:
@@ -100,16 +94,12 @@ def _as_array(value: Any, name: str) -> np.ndarray:
 
 
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Return objects as float64; refuse values that are not numbers, and whole numbers with more digits."""
+    """Return objects as float64; refuse values that are not numbers."""
     try:
-        numbers = array.astype(float)
+        return array.astype(float)
     except (TypeError, ValueError, OverflowError):
         remedy = f"{_ENCODE.get(name, 'pass numbers')}, and drop or impute missing values"
         raise InputError(f"`{name}` must be numeric, got text or mixed values (dtype object): {remedy}.") from None
-    for number in array[np.abs(numbers) > 2**53]:
-        if isinstance(number, (int, np.integer)) and (kept := int(float(number))) != int(number):
-            raise InputError(f"`{name}` has the number {number}, float64 keeps {kept}: pass an array of int64.")
-    return numbers
 
 
 def _is_finite(value: Tensor) -> bool:
@@ -139,11 +129,12 @@ def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None)
 
 def wrong_shape(got: tuple[int, ...] | str, row: tuple[int, ...] | None, name: str = "x") -> str:
     """Say that inputs of this shape are no rows, and what to do; `row` is the shape of one, where it is known."""
-    is_sequence = len(got) > 2 and len(got) - 1 == len(row or ())
     hints = {
         f"for one feature pass {name}[:, None]": row is None or (row == (1,) and got != row and len(got) == 1),
         f"for one row pass {name}[None]": row is None or got == row,
-        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of other lengths later": is_sequence,
+        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of other lengths later": len(got)
+        == len(row or ()) + 1
+        > 2,
     }
     hint = ", ".join(words for words, is_so in hints.items() if is_so)
     expected = "features" if row is None else ", ".join(map(str, row))
@@ -172,16 +163,13 @@ def check_range(value: Tensor, name: str) -> None:
 
 def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
     """Refuse columns (N, ...) whose variation is lost to rounding in the network's precision, as far from zero."""
-    if not cast.is_floating_point():
+    if not cast.is_floating_point() or given.dtype == cast.dtype:
         return
-    if given.is_floating_point() and torch.finfo(given.dtype).eps >= torch.finfo(cast.dtype).eps:
-        return
-    values = given.double().flatten(1) if given.ndim > 1 else given.double()[:, None]
+    values = given.double().reshape(len(given), -1)
     lost = (values - cast.double().reshape(values.shape)).abs().amax(0)
     spread, largest = values.std(0, correction=0), values.abs().amax(0)
-    most = max(_MOST_LOST, 8 * torch.finfo(cast.dtype).eps)  # bfloat16 rounds standardised numbers by 1 % and more
+    most = max(0.01, 8 * torch.finfo(cast.dtype).eps)  # bfloat16 rounds standardised numbers by 1 % and more
     for column in ((spread > CONSTANT * largest) & (lost > most * spread)).nonzero()[:1].flatten().tolist():
-        where = f"`{name}`" + (f", column {column}," if values.shape[1] > 1 else "")
         varies = f"varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}"
         rounded = f"rounded by up to {float(lost[column]):.2g} in {str(cast.dtype)[6:]}"
-        raise InputError(f"{where} {varies}, and is {rounded}, {_WIDER}.")
+        raise InputError(f"`{name}`, column {column}, {varies}, and is {rounded}, {_WIDER}.")

@@ -1,11 +1,14 @@
-"""Errors for input that cannot be used and steps that cannot be captured, warnings, and hints for unknown names."""
+"""What users are told: errors, warnings, hints for unknown names, and bars where somebody watches."""
 
 import contextlib
 import difflib
+import multiprocessing
 import re
 import reprlib
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,7 @@ _PASSED_OVER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix
 """Files of frames that are not the user's: those of the package, and of contexts that decorate its functions."""
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which a network may refuse inputs that no user gave."""
-MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60
-"""Names that a message lists, and characters of a word, and of a name in a list, that it quotes."""
+MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60  # names, and characters of a word and of a listed name
 
 
 class InputError(ValueError):
@@ -29,11 +31,8 @@ class InputError(ValueError):
         page: the page of docs/ with details, such as "how-to/priors"; the message then ends with it.
 
     Examples:
-        >>> try:
-        ...     bnn.MLP(1, [20], 0)
-        ... except bnn.InputError as error:
-        ...     print(error)
-        MLP: `out_features` must be greater than 0, got 0
+        >>> bnn.InputError("`scale` must be greater than 0, got -1.", page="how-to/priors")
+        InputError('`scale` must be greater than 0, got -1. See docs/how-to/priors.md.')
     """
 
     def __init__(self, message: str, *, page: str | None = None) -> None:
@@ -60,9 +59,8 @@ class FewDrawsWarning(UserWarning):
 
     Examples:
         >>> import warnings
-        >>> from pyro.distributions import Poisson
         >>> with warnings.catch_warnings(action="ignore", category=bnn.FewDrawsWarning):
-        ...     bnn.Prediction(Poisson(torch.tensor([[1.0]] * 9 + [[99.0]]))).mean  # ten draws at one input
+        ...     bnn.Prediction(torch.distributions.Poisson(torch.tensor([[1.0]] * 9 + [[99.0]]))).mean  # of ten draws
         tensor([10.8000])
     """
 
@@ -77,18 +75,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-class _Short(reprlib.Repr):
-    def repr1(self, x: Any, level: int) -> str:
-        shape = getattr(x, "shape", None)
-        return f"{type(x).__name__} of shape {tuple(shape)}" if isinstance(shape, tuple) else super().repr1(x, level)
-
-
-_SHORT = _Short(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
+_SHORT = reprlib.Repr(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
 
 
 def shown(value: Any) -> str:
     """Return a value as messages show it: in one line, and arrays, tensors and data frames by their shape."""
-    return " ".join(_SHORT.repr(value).split())
+    shape = getattr(value, "shape", None)
+    text = f"{type(value).__name__} of shape {tuple(shape)}" if isinstance(shape, tuple) else _SHORT.repr(value)
+    return " ".join(text.split())
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -122,3 +116,26 @@ def listed(values: Iterable[Any], between: str = ", ") -> str:
 def counted(num: int, noun: str) -> str:
     """Return a number with its noun, which has a regular plural: 1 row, 1,200 rows."""
     return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def progress_bar(steps: Any = None, *, shown: bool, **options: Any) -> Any:
+    """Return a bar of tqdm with its options, drawn if it is to be shown on a terminal or in a notebook."""
+    from tqdm.std import tqdm
+
+    in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+    return tqdm(steps, disable=not (shown and (in_notebook or _has_terminal())), **options)
+
+
+@contextmanager
+def waiting(words: str, *, shown: bool = True) -> Iterator[None]:
+    """Show words on a terminal while the block runs."""
+    with contextlib.ExitStack() as stack:
+        if shown and _has_terminal():
+            from rich.console import Console
+
+            stack.enter_context(Console(stderr=True).status(f"{words} ..."))
+        yield
+
+
+def _has_terminal() -> bool:
+    return sys.stderr.isatty() and multiprocessing.current_process().name == "MainProcess"

@@ -13,8 +13,6 @@ from pathlib import Path
 from pyrobnn._core.errors import InputError
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
-"""Errors of a file system that cannot sync a folder."""
 
 
 @contextmanager
@@ -43,11 +41,6 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield work
 
 
-def why(error: OSError) -> str:
-    """Return the reason of an error of the system, without what was done to which file."""
-    return str(error) if error.errno is None else os.strerror(error.errno)
-
-
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; at its end it is removed, and those above that are empty and new."""
@@ -59,7 +52,7 @@ def _beside(path: Path) -> Iterator[Path]:
             work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         except (OSError, ValueError) as error:
             there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
-            reason = why(error) if isinstance(error, OSError) else str(error)
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             if not there.is_dir() or isinstance(error, FileNotFoundError):  # of a file system such as /proc
                 reason = f"{there} {'takes no files' if there.is_dir() else 'is a file'}"
             raise InputError(f"{path} cannot be made ({reason}): choose another place.") from None
@@ -67,7 +60,7 @@ def _beside(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
-        said = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
+        said = f"{path} could not be written ({error.strerror}): make room on the disk. Nothing is left of it."
         raise OSError(error.errno, said) from error
     finally:
         if work is not None:
@@ -112,7 +105,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in _NO_SYNC:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a file system that cannot sync a folder
             raise
     finally:
         os.close(handle)

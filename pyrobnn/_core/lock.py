@@ -1,6 +1,5 @@
 """One thread at a time: random states, Pyro's handlers and swapped weights belong to the process."""
 
-import dataclasses
 import os
 import re
 import threading
@@ -10,26 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 
-@dataclasses.dataclass
-class _Change:
-    """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
-
-    get: Callable[[], Any]
-    put: Callable[[Any], object]
-    other: Any
-
-    def swap(self) -> None:
-        """Activate the other state, and keep the previous state."""
-        now = self.get()
-        self.put(self.other)
-        self.other = now
-
-
 class _OneThread:
     """A reentrant lock that is free in a forked process unless the only thread there holds it.
 
-    Threads that wait come in by turns. The holder may let them in between two pieces of its work: it releases the lock
-    at every depth, and meanwhile undoes its changes of the process.
+    Threads that wait come in by turns, also between two pieces of the holder's work, with its changes undone.
     """
 
     def __init__(self) -> None:
@@ -40,7 +23,7 @@ class _OneThread:
     def _renew(self) -> None:
         self._lock, self._turnstile = threading.Lock(), threading.Lock()
         self._owner: int | None = None
-        self._depth, self._changes = 0, list[_Change]()
+        self._depth, self._changes = 0, list[Callable[[], None]]()
 
     def _renew_in_child(self) -> None:
         if self._owner == threading.get_ident():
@@ -52,16 +35,6 @@ class _OneThread:
         with self._turnstile:
             self._lock.acquire()
         self._owner = threading.get_ident()
-
-    def _take_whatever_comes(self) -> KeyboardInterrupt | None:
-        """Take the lock back, even if interrupted, since the end of a block needs it; return the interrupt."""
-        pending = None
-        while self._owner != threading.get_ident():
-            try:
-                self._take()
-            except KeyboardInterrupt as interrupt:
-                pending = interrupt
-        return pending
 
     def _give(self) -> None:
         self._owner = None
@@ -81,13 +54,20 @@ class _OneThread:
     def changed(self, get: Callable[[], Any], put: Callable[[Any], object]) -> Iterator[None]:
         """Hold the lock in a block that changes a state of the process, got and put so, which is put back after it."""
         with self:
-            change = _Change(get, put, get())
-            self._changes.append(change)
+            other = get()
+
+            def swap() -> None:
+                nonlocal other
+                now = get()
+                put(other)
+                other = now
+
+            self._changes.append(swap)
             try:
                 yield
             finally:
                 self._changes.pop()
-                put(change.other)
+                put(other)
 
     @contextmanager
     def others_let_in(self) -> Iterator[None]:
@@ -96,17 +76,22 @@ class _OneThread:
             yield
             return
         depth, changes = self._depth, self._changes
-        for change in reversed(changes):
-            change.swap()
+        for swap in reversed(changes):
+            swap()
         self._depth, self._changes = 0, []
         self._give()
         try:
             yield
         finally:
-            interrupt = self._take_whatever_comes()
+            interrupt = None
+            while self._owner != threading.get_ident():  # the end of a block needs the lock, whatever comes
+                try:
+                    self._take()
+                except KeyboardInterrupt as pressed:
+                    interrupt = pressed
             self._depth, self._changes = depth, changes
-            for change in changes:
-                change.swap()
+            for swap in changes:
+                swap()
             if interrupt is not None:
                 raise interrupt
 
@@ -117,8 +102,7 @@ class _OneThread:
                 pass
 
 
-ONE_THREAD = _OneThread()
-"""Held wherever process-wide state is used, so that threads may predict and fit side by side, in turns."""
+ONE_THREAD = _OneThread()  # held wherever process-wide state is used
 
 
 @contextmanager

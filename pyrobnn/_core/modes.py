@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DEVICES = ("cpu", "cuda")
-"""Types of devices with an autocast."""
 _CALLERS: ContextVar[tuple[Callable[[], AbstractContextManager[Any]], ...]] = ContextVar("_CALLERS", default=())
 """Modes that the caller has set: a default device other than the CPU, and autocast for `prepare`."""
 
@@ -49,18 +47,18 @@ def callers_modes() -> Iterator[None]:
 @contextmanager
 def autocast_in_networks() -> Iterator[None]:
     """Keep the caller's autocast to calls of a network: draws and densities are computed in full precision."""
-    kinds = [kind for kind in _DEVICES if torch.is_autocast_enabled(kind)]
-    used = [functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind)) for kind in kinds]
     with ExitStack() as modes:
+        used = [functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind)) for kind in _left(modes)]
         modes.callback(_CALLERS.reset, _CALLERS.set((*_CALLERS.get(), *used)))
-        _leave_autocast(modes)
         yield
 
 
-def _leave_autocast(modes: ExitStack) -> None:
-    for kind in _DEVICES:
-        if torch.is_autocast_enabled(kind):
-            modes.enter_context(torch.autocast(kind, enabled=False))
+def _left(modes: ExitStack) -> list[str]:
+    """Leave the autocasts of the caller, and return the types of their devices."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    for kind in kinds:
+        modes.enter_context(torch.autocast(kind, enabled=False))
+    return kinds
 
 
 @contextmanager
@@ -71,7 +69,7 @@ def gradients() -> Iterator[None]:
         modes.enter_context(torch.enable_grad())
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             modes.enter_context(torch.autograd.set_detect_anomaly(mode=True, check_nan=False))
-        _leave_autocast(modes)
+        _left(modes)
         yield
 
 

@@ -24,7 +24,7 @@ def derive(seed: int, purpose: str) -> int:
 @contextmanager
 def seeded(seed: int, purpose: str = "") -> Iterator[None]:
     """Seed torch, NumPy and Python for a purpose in the block, restored after it; other threads wait, or are let in."""
-    with ONE_THREAD.changed(_generators, _set_generators):
+    with ONE_THREAD.changed(random_state, set_random_state):
         number = derive(seed, purpose)
         torch.default_generator.manual_seed(number)
         if _has_accelerator():  # it notes the call stack for devices to come, which takes a millisecond
@@ -34,42 +34,33 @@ def seeded(seed: int, purpose: str = "") -> Iterator[None]:
         yield
 
 
-def _generators() -> tuple[Any, ...]:
-    """Return the states of the global generators, as the libraries give them."""
-    on_gpus = torch.cuda.get_rng_state_all() if _has_accelerator() and torch.cuda.is_available() else []
-    return torch.get_rng_state(), on_gpus, np.random.get_state(), random.getstate()
-
-
-def _set_generators(states: tuple[Any, ...]) -> None:
-    on_cpu, on_gpus, of_numpy, of_python = states
-    torch.set_rng_state(on_cpu)
-    if on_gpus:
-        torch.cuda.set_rng_state_all(on_gpus)
-    np.random.set_state(of_numpy)
-    random.setstate(of_python)
-
-
 def mark() -> Callable[[], bool]:
     """Return a function that says whether any random number was drawn since then."""
-    before = _fingerprint()
-    return lambda: _fingerprint() != before
 
+    def now() -> list[Any]:
+        state = random_state()
+        return [[each.tolist() for each in (state["torch"], *state["cuda"])], state["numpy"], state["python"]]
 
-def _fingerprint() -> list[Any]:
-    state = random_state()
-    return [[each.tolist() for each in (state["torch"], *state["cuda"])], state["numpy"], state["python"]]
+    before = now()
+    return lambda: now() != before
 
 
 def random_state() -> dict[str, Any]:
     """Return the random states of torch (CPU and GPUs), NumPy and Python, as tensors, numbers and lists."""
-    on_cpu, on_gpus, (kind, keys, *rest), of_python = _generators()
-    return {"torch": on_cpu, "cuda": on_gpus, "numpy": [kind, keys.tolist(), *rest], "python": [*of_python]}
+    on_gpus = torch.cuda.get_rng_state_all() if _has_accelerator() and torch.cuda.is_available() else []
+    kind, keys, *rest = np.random.get_state()
+    numpy = [kind, keys.tolist(), *rest]
+    return {"torch": torch.get_rng_state(), "cuda": on_gpus, "numpy": numpy, "python": [*random.getstate()]}
 
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Restore the random states from a result of `random_state`."""
     version, words, gauss = state["python"]
-    _set_generators((state["torch"], state["cuda"], state["numpy"], (version, tuple(words), gauss)))
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(tuple(state["numpy"]))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 @functools.cache

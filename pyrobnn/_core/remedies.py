@@ -6,10 +6,11 @@ import shlex
 from contextvars import ContextVar
 from typing import Literal
 
-Spelling = Literal["python", "command"]
+Spelling = Literal["python", "estimator", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
-"""The reader of what is said while work goes on, such as warnings; the command line sets it."""
+"""The reader of what is said while work goes on, such as warnings; the command line and estimators set it."""
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
+_OF_ESTIMATORS = _CALLS | {"data.test": "`train_test_split(X, y, test_size={})`"}
 _OPTIONS = {"data.drop": "--drop", "data.groups": "--groups", "data.test_last": "--test-last"}
 
 
@@ -25,8 +26,20 @@ class Remedy:
         """Return the words for a reader, with options at the command line, or with code."""
         if spelling == "command":
             return f"{self.words} ({options(*self.settings)})" if self.settings else self.words
-        code = self.python or ", ".join(filter(None, map(_code, self.settings)))
+        code = self.code(spelling)
         return f"{self.words}, {code}" if code else self.words
+
+    def code(self, spelling: Spelling) -> str:
+        """Return the changes as code; estimators take their parameters, joined by two underscores."""
+        if self.python and not (spelling == "estimator" and self.settings):
+            return self.python
+        calls = _OF_ESTIMATORS if spelling == "estimator" else _CALLS
+        pairs = [setting.partition("=")[::2] for setting in self.settings]
+        changes = [_change(path, value, spelling) for path, value in pairs if path not in calls]
+        if changes and spelling == "estimator":
+            changes = [f"set_params({', '.join(changes)})"]
+        said = [calls[path].format(value) for path, value in pairs if path in calls]
+        return ", ".join(filter(None, [*(f"`{change}`" for change in changes), *said]))
 
 
 def mended(text: str, remedy: Remedy | None, spelling: Spelling | None = None) -> str:
@@ -43,9 +56,10 @@ def options(*settings: str) -> str:
     return " ".join(words)
 
 
-def _code(setting: str) -> str:
-    path, _, value = setting.partition("=")
-    section, _, key = path.rpartition(".")
-    name = ("method" if section == "fit" else section) if key == "type" else key
+def _change(path: str, value: str, spelling: Spelling) -> str:
+    *parts, key = ["method" if name == "fit" else name for name in path.removeprefix("data.").split(".")]
+    if key == "type":
+        *parts, key = parts
+    is_direct = spelling == "python" or key in ("steps", "lr", "batch_size")
     shown = value if value[0] in "[-0123456789" else value.title() if value in ("true", "false") else f'"{value}"'
-    return _CALLS.get(path, f"`{name}={shown}`").format(value)
+    return f"{key if is_direct else '__'.join([*parts, key])}={shown}"

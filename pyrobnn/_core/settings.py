@@ -1,11 +1,13 @@
-"""Settings are values: frozen, validated dataclasses that print, compare, hash and round-trip as dictionaries."""
+"""Settings are values, frozen and validated: they print, compare, hash, round-trip as tables, and have names."""
 
 import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, dataclass_transform
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, ClassVar, dataclass_transform
 
 import pydantic
 from pydantic import AfterValidator, ConfigDict, Field
@@ -128,20 +130,17 @@ def in_short(value: Any) -> str:
     """Return a setting in words: its class, with the fields that differ from their defaults, numbers in four digits."""
     if isinstance(value, float):
         return repr(float(f"{value:.4g}"))
+    if isinstance(value, tuple):
+        return f"({', '.join(map(in_short, value))}{',' * (len(value) == 1)})"
     if inspect.isroutine(value):
         return value.__name__
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return repr(value)
-    pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)
+    pairs = [(field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr]
+    if [field.name for field, _ in pairs] == ["choices"]:  # parts by the names of weights
+        return f"{{{', '.join(f'{name!r}: {in_short(part)}' for name, part in pairs[0][1])}}}"
     told = (f"{field.name}={in_short(given)}" for field, given in pairs if given != field.default)
     return f"{type(value).__name__}({', '.join(told)})"
-
-
-def kind_of(value: Any) -> str:
-    """Return the snake_case name of a setting or of its table."""
-    if isinstance(value, Mapping):
-        return str(value.get("name", value.get("type", "by name")))
-    return value if isinstance(value, str) else snake_case(type(value).__name__)
 
 
 def described(value: Any) -> Any:
@@ -152,15 +151,93 @@ def described(value: Any) -> Any:
         return repr(value)
 
 
-def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of nested tables with dotted keys; an empty table is an entry."""
-    for key, item in table.items():
-        if isinstance(item, Mapping) and item:
-            yield from leaves(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item
-
-
 def fields_of(cls: type) -> dict[str, Any]:
     """Return the fields of a setting's class by name."""
     return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+
+
+@functools.cache
+def _plugins(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages; the search takes 30 ms."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
+class Registry:
+    """The named settings of a kind, such as prior or guide; `accepts` says which plain objects may stand for one.
+
+    Other packages add theirs with `register`, or an entry point of the setting's name in the group `pyrobnn.<kind>`.
+    """
+
+    _every: ClassVar[list["Registry"]] = []
+
+    def __init__(self, kind: str, accepts: Callable[[Any], bool], page: str) -> None:
+        self.kind, self.page, self.accepts = kind, page, accepts
+        self._classes: dict[str, type] = {}
+        self._every.append(self)
+
+    def register[T: type](self, cls: T) -> T:
+        """Make a setting class known under its snake_case name (use as a decorator)."""
+        self._classes[snake_case(cls.__name__)] = cls
+        return cls
+
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is a setting of this kind."""
+        return type(value) in self._classes.values()
+
+    @property
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._all())
+
+    def _all(self) -> dict[str, Any]:
+        return _plugins(f"pyrobnn.{self.kind}") | self._classes
+
+    def get(self, name: Any) -> type:
+        """Return the class of that name; `InputError` with the nearest name if there is none."""
+        known = self._all()
+        if not isinstance(name, str):
+            raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
+        if name not in known:
+            kinds = [other.kind for other in self._every if other is not self and name in other.names]
+            fits = f" It is a {kinds[0]}: {' or '.join(f'{kind}={name!r}' for kind in kinds)}." if kinds else ""
+            hint = fits or did_you_mean(name, known)
+            raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
+        entry = known[name]
+        return entry if isinstance(entry, type) else entry.load()
+
+    def resolve(self, value: Any) -> Any:
+        """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""
+        if isinstance(value, str):
+            return self.get(value)()
+        if isinstance(value, Mapping):
+            options = dict(value)
+            if "type" not in options:
+                known = ", ".join(self.names)
+                raise InputError(f"A {self.kind} given as a table needs a `type`: {known}; got {shown(options)}.")
+            cls = self.get(options.pop("type"))
+            try:
+                return cls(**options)
+            except TypeError as error:  # of a class that is no `setting`, which would have said so itself
+                name = snake_case(cls.__name__)
+                raise InputError(f"The {self.kind} {name!r} does not take these settings: {error}.") from None
+        if not isinstance(value, type) and self.accepts(value):
+            return value
+        remedy = f": pass an instance, {value.__name__}(...)" if isinstance(value, type) else ""
+        expected = f"one of the names {', '.join(self.names)}, a setting, or a suitable object"
+        raise InputError(f"Expected a {self.kind}: {expected}; got {shown(value)}{remedy}.", page=self.page)
+
+
+def assign(patterns: Iterable[str], names: Iterable[str], what: str) -> dict[str, list[str]]:
+    """Return the names that each shell-style pattern covers; `what` is chosen ("prior") is for messages."""
+    names, patterns = list(names), list(patterns)
+    covered: dict[str, list[str]] = {pattern: [] for pattern in patterns}
+    for name in names:
+        first = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+        if first is None:
+            raise InputError(f"No {what} for {name!r}: add a pattern that matches it, such as '*', as the last one.")
+        covered[first].append(name)
+    empty = next((pattern for pattern, matched in covered.items() if not matched), None)
+    if empty is not None:
+        said = f"The {what} pattern {empty!r} matches nothing that an earlier pattern has not taken."
+        raise InputError(f"{said} Names: {', '.join(names)}.")
+    return covered

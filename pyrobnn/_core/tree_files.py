@@ -41,7 +41,9 @@ def read_tree(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         if _seal(header["tree"], tensors) != header["sha256"]:
             raise ValueError("the checksum differs")
-        tree: dict[str, Any] = _with_tensors(json.loads(header["tree"]), tensors)
+        tree: dict[str, Any] = json.loads(
+            header["tree"], object_hook=lambda table: tensors[table[_TENSOR]] if table.keys() == {_TENSOR} else table
+        )
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or remove it to start anew.") from None
     return tree
@@ -60,16 +62,6 @@ def _without_tensors(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
         return value
     remedy = "keep text, numbers, tensors, lists of them and tables with text for keys there"
     raise InputError(f"`{where.lstrip('.')}` cannot be saved, it is {value!r}: {remedy}.")
-
-
-def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            return tensors[value[_TENSOR]]
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_tensors(item, tensors) for item in value]
-    return value
 
 
 def _copied(value: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, progress_bar
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import in_memory

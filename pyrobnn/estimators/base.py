@@ -17,10 +17,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import nn
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
-from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.settings import fields_of
-from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import SAID, Data, leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on

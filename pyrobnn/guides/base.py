@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal, biject_to
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import Registry
 
 Model = Callable[..., Any]
 """A Pyro model, such as a `BNN`: it takes inputs and targets, draws its latent sites and observes the targets.

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
-from pyrobnn._core.registry import assign
-from pyrobnn._core.settings import FrozenDict, Options, setting, to_dict
+from pyrobnn._core.settings import FrozenDict, Options, assign, setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, NoisePerExample, StartsNarrow, built, registry
 from pyrobnn.guides.laplace import BlockGaussian, Laplace

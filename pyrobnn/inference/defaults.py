@@ -17,10 +17,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyrobnn import guides, likelihoods, nets, priors
-from pyrobnn._core.errors import counted
+from pyrobnn._core.errors import counted, progress_bar
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import in_short, kind_of
-from pyrobnn._core.waiting import progress_bar
+from pyrobnn._core.settings import in_short, snake_case
 from pyrobnn.bnn import BNN
 from pyrobnn.data import InputColumns
 from pyrobnn.data.in_memory import Data
@@ -361,7 +360,7 @@ class _Judge:
             scores = torch.full((len(held),), -math.inf, dtype=torch.float64)
         judged = self.mean_and_error(scores)
         guide = in_short((parts.method.offer().inner or parts.method).offer().guide)
-        words = f"{kind_of(parts.method)}, {likelihood}, {guide}, {parts.inputs} inputs"
+        words = f"{snake_case(type(parts.method).__name__)}, {likelihood}, {guide}, {parts.inputs} inputs"
         name = words if parts.trial is None else f"trial of {words}"
         record = CandidateRecord(name, *judged, time.perf_counter() - started)
         return _Trial(number, parts, scores, steps, record)

@@ -11,12 +11,10 @@ from pyro import poutine
 from torch import Tensor
 from torch.func import grad
 
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.errors import InputError, progress_bar, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
-from pyrobnn._core.registry import assign
-from pyrobnn._core.settings import to_dict
-from pyrobnn._core.waiting import progress_bar
+from pyrobnn._core.settings import assign, to_dict
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.matrices import as_matrix, eigh, settled
 from pyrobnn._torch.pyro import fast_pyro

@@ -9,8 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError, nearest, shown
-from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import fields_of, in_short, snake_case
+from pyrobnn._core.settings import Registry, fields_of, in_short, snake_case
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader

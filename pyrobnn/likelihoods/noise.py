@@ -16,8 +16,7 @@ from torch.distributions import constraints
 from torch.nn.functional import softplus
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import Positive, setting
+from pyrobnn._core.settings import Positive, Registry, setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, NoiseKind, check_width, num_columns, squeeze_single
 
 SMALLEST_SCALE = 1e-3

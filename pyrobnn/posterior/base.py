@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import counted
 from pyrobnn._core.modes import plain_tensors
-from pyrobnn._core.settings import in_short, kind_of
+from pyrobnn._core.settings import in_short
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch
@@ -59,16 +59,16 @@ class AbstractPosterior(ABC):
 
     def __str__(self) -> str:
         settings, record = self.bnn.settings, self.record
-        guide = record.methods[-1].get("guide") if record.methods and record.methods[-1].get("type") == "svi" else None
-        if record.laplace is not None:
-            guide = record.laplace.setting
-        methods = " of ".join(kind_of(table) for table in record.methods if "type" in table)
+        of_svi = [table.get("guide") for table in record.methods[-1:] if table.get("type") == "svi"]
+        guide = record.laplace.setting if record.laplace is not None else of_svi[0] if of_svi else None
+        methods = " of ".join(table["type"] for table in record.methods if "type" in table)
+        kind = guide.get("name", guide.get("type", "by name")) if isinstance(guide, dict) else guide
         steps = "" if record.num_steps is None else f", {counted(record.num_steps, 'step')}"
+        parts = {name: in_short(settings[name]).removesuffix("()") for name in ("prior", "likelihood")}
         rows = {
-            "method": methods + (f" with guide {kind_of(guide)}" if guide else ""),
+            "method": f"{methods} with guide {kind}" if guide else methods,
             "network": f"{self._network}; {self.bnn.num_weights:,} weights",
-            "prior": in_short(settings["prior"]).removesuffix("()"),
-            "likelihood": in_short(settings["likelihood"]).removesuffix("()"),
+            **parts,
             "fitted to": "" if record.num_data is None else counted(record.num_data, "example"),
             "took": "" if record.seconds is None else f"{record.seconds:.1f} s{steps}",
         }

@@ -11,8 +11,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import Positive
+from pyrobnn._core.settings import Positive, Registry
 
 Scale = Positive | Literal["tuned", "he", "fan_in"]
 """A scale: a number, or the name of a scale that follows the width of each layer, or the data (`scale_of`)."""

@@ -15,7 +15,7 @@ from pyrobnn.priors.base import registry
 
 
 @registry.register
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FromPosterior:
     """Independent normals with the means and standard deviations of a posterior (Nguyen et al. 2018, VCL).
 
@@ -32,7 +32,7 @@ class FromPosterior:
         True
     """
 
-    moments: Any = None
+    moments: Any = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse values other than a mapping to pairs of tensors."""
@@ -48,9 +48,6 @@ class FromPosterior:
                 raise InputError(
                     f"FromPosterior: the means of {name!r} must be finite, and its standard deviations positive, too."
                 )
-
-    def __repr__(self) -> str:
-        return "FromPosterior()"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FromPosterior) or (self.moments or {}).keys() != (other.moments or {}).keys():

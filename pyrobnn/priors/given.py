@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.registry import assign
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import assign, setting, to_dict
 from pyrobnn.priors.base import Prior, over, registry, starts
 
 _NONE = {"type": "none"}

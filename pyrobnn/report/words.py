@@ -10,7 +10,7 @@ from typing import Any
 from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
-from pyrobnn._core.settings import leaves, to_dict
+from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score
 
@@ -115,8 +115,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def flat(value: Any) -> list[tuple[str, str]]:
     """Return nested tables as rows of a dotted key and a value; settings are turned into tables first."""
-    nested = value if isinstance(value, Mapping) else to_dict(value)
-    return [(key, text(item)) for key, item in leaves(nested)]
+    rows = []
+    for key, item in (value if isinstance(value, Mapping) else to_dict(value)).items():
+        inner = flat(item) if isinstance(item, Mapping) else []
+        rows += [(f"{key}.{name}", told) for name, told in inner] or [(key, text(item))]
+    return rows
 
 
 def text(value: Any) -> str:

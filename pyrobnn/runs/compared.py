@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import leaves
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
-from pyrobnn.report.words import aligned, name_of, score_rows, text
+from pyrobnn.report.words import aligned, flat, name_of, score_rows, text
 from pyrobnn.runs.folder import read_json, run_folder
 from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -96,7 +95,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
             gap, error = (ours - others).mean(), (ours - others).std() / len(ours) ** 0.5
             row = {"difference": float(gap), "stderr": float(error), "p_value": math.nan}
             differences[name] = pd.DataFrame(row, index=["log_likelihood"])
-    settings = {name: dict(leaves(run.spec.as_dict())) for name, run in runs.items()}
+    settings = {name: dict(flat(run.spec.as_dict())) for name, run in runs.items()}
     return Comparison(best, scores, differences, _unlike(settings), len(one.test))
 
 

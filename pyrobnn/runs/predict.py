@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
-from pyrobnn._core.errors import counted
+from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file
-from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.runs.folder import ALL_ROWS, ROWS, read_json, run_folder

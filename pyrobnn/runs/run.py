@@ -15,9 +15,8 @@ from pydantic import TypeAdapter
 from safetensors.numpy import save
 
 import pyrobnn
-from pyrobnn._core.errors import counted
+from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
-from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of

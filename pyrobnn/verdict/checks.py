@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 import torch
 
-from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._core.errors import PoorFitWarning, waiting, warn_user
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import mended
-from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.devices import threads_for
 from pyrobnn.data.in_memory import Data
 from pyrobnn.posterior.mixture import Mixture

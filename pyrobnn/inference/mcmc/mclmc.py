@@ -9,12 +9,11 @@ import torch
 from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.errors import InputError, progress_bar, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, setting
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.capture.graph import capture, choose_engine

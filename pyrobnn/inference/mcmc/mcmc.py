@@ -11,12 +11,11 @@ from pyro.infer import mcmc
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyrobnn._core.errors import warn_user
+from pyrobnn._core.errors import progress_bar, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.mcmc import chains

@@ -8,11 +8,10 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from pyrobnn._core.errors import warn_user
+from pyrobnn._core.errors import progress_bar, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, Positive, setting
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target, eager_potential, potential_of_chains

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from pyrobnn import priors
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, progress_bar
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import in_short
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.devices import running
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN, StartState

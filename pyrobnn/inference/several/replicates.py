@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, shown, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, shown, waiting, warn_user
 from pyrobnn._core.modes import gradients
-from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.loader import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method

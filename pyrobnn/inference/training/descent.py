@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from pyrobnn._core.errors import progress_bar
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import mark, seeded
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites

@@ -19,7 +19,7 @@ from torch import Tensor
 import pyrobnn
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import check_writable, why
+from pyrobnn._core.folders import check_writable
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._core.random import random_state, seeded, set_random_state
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
@@ -98,7 +98,7 @@ class Checkpoint:
             write_tree(self._path, tree | {"finished": finished})
         except OSError as error:
             words = "The checkpoint of step %d could not be written to %s (%s): the fit goes on; free some space."
-            _log.warning(words, done, self._path, why(error))
+            _log.warning(words, done, self._path, error.strerror or error)
 
 
 def _fingerprint(source: Source) -> str:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
+from pyrobnn._core.errors import progress_bar
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.waiting import progress_bar
 from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.method import Callback, Progress, Run
 from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
