@@ -23,7 +23,7 @@ NAMES = {
     "missed": "'yes'", "columns": "'id'",
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
-    ("linear", "linear_error", "gain", "rhat", "ess", "elbo", "tolerance", "rate", "draws", "steps"), 3
+    ("linear", "linear_error", "gain", "rhat", "ess", "off", "elbo", "tolerance", "rate", "draws", "steps"), 3
 )
 
 

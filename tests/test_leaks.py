@@ -45,6 +45,7 @@ PATIENT = np.repeat(RNG.permutation(20), 10)
         (RNG.permutation(PATIENT), None),
         (np.repeat([0, 1, 2], [60, 70, 70]), None),  # a table sorted by a column of few values
         (np.cumsum(RNG.uniform(1, 2, NUM)), "in time"),
+        (np.arange(NUM), None),  # the numbers of rows have a finding of their own
         (PLAIN, None),
     ],
 )
@@ -62,6 +63,44 @@ def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, nam
         assert (told.value, told.facts) == (20, {"columns": "'patient'"})
         assert blocks(Evidence(None, table)) is None  # each of them alone has two values
     assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
+
+
+def of_patients(num, rows, seed):
+    """Age and weight of patients in whole numbers, a dose of each row, and the patient, in any order."""
+    rng = np.random.default_rng(seed)
+    patient = rng.permutation(np.repeat(np.arange(num), rows))
+    age, weight = rng.integers(20, 80, num)[patient], rng.normal(75, 12, num).round()[patient]
+    return np.stack([rng.normal(size=len(patient)), age, weight, patient], 1)
+
+
+@pytest.mark.parametrize(("num", "rows"), [(12, 20), (50, 20)])
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_are_alike_in_all_rows_of_a_patient_are_named(num, rows, seed):
+    x = of_patients(num, rows, seed)
+    for columns in ([0, 1, 2], [0, 1, 2, 3]):
+        data = bnn.Data(x[:, columns], x[:, 0], feature_names=[str(column) for column in columns])
+        found = blocks(Evidence(None, data))
+        assert (found.name, found.severity) == ("shared", "note")
+        assert sorted(found.facts["columns"].split(", ")) == [f"'{column}'" for column in columns[1:]]
+        assert found.remedy.settings[0].removeprefix("data.groups=") in "123"
+    assert blocks(Evidence(None, data, new_groups=torch.ones(1))) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_only_depend_on_each_other_are_no_groups(seed):
+    """A correlated column, the same in other units, a rare one, and factors of an experiment in all combinations."""
+    rng = np.random.default_rng(seed)
+    height = rng.normal(170, 9, 600).round()
+    columns = {
+        "height": height,
+        "shoe": (height / 4.2 + rng.normal(size=600)).round(),
+        "inches": (height / 2.54).round(),
+        "rare": np.where(rng.random(600) < 0.05, rng.integers(1, 9, 600), 0),
+        "five": np.arange(600) % 5,
+        "six": np.arange(600) // 5 % 6,
+    }
+    data = bnn.Data(np.stack([*columns.values()], 1), height, feature_names=list(columns))
+    assert blocks(Evidence(None, data)) is None
 
 
 def test_days_made_of_dates_number_no_rows():

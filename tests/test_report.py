@@ -6,7 +6,6 @@ import math
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 import torch
 from helpers import quick
@@ -15,13 +14,9 @@ from matplotlib.text import Text
 
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.diagnostics.checks import CHECKS
-from pyrobnn.diagnostics.convergence import ComparedChains, chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
-from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 HOSTILE = "<script>alert('x')</script>"
@@ -205,7 +200,8 @@ KEEP = Remedy("keep the linear model", ("net.hidden=[]",))
 NEAR = Finding("near linear", "note", 0.2, error=0.1, facts=GAINS)
 OPEN = Finding("few", "open", 0.02, error=0.1, remedy=Remedy("hold out more"), facts=GAINS | {"examples": "24 rows"})
 AS_GOOD = Finding("like linear", "note", 0.2, error=0.1, remedy=KEEP, facts=GAINS)
-ASKED = Finding("copy", "note", remedy=Remedy("leave it out"), facts={"columns": "'a'"})
+ASKED = Finding("copy", "care", remedy=Remedy("leave it out"), facts={"columns": "'a'"})
+SHARED = Finding("shared", "note", facts={"columns": "'a', 'b'"})
 FEW = Finding("few held-out data", "care", 9, facts={"examples": "9 rows"})
 NONE = Finding("no held-out data", "unjudged", 0)
 UNSURE = dataclasses.replace(NARROW, p=0.004)
@@ -225,7 +221,11 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
         ([UNSURE, CONSTANT, FEW], f"Do not trust it yet: {CONSTANT.in_plain_words} (2 of 3 checks warn)."),
         ([NEAR, *GOOD.findings], f"{TRUSTED.format(2)} {NEAR.lead}."),
         ([FEW, AS_GOOD], f"Use it with care: {FEW.in_plain_words}. {AS_GOOD.lead}."),
-        ([ASKED, *GOOD.findings], f"{ASKED.text} {TRUSTED.format(2)}"),
+        ([ASKED, *GOOD.findings], f"Use it with care: {ASKED.in_plain_words}."),
+        (
+            [SHARED, *GOOD.findings],
+            f"{TRUSTED.format(2).replace('data like these', 'rows that share values with these')} {SHARED.lead}.",
+        ),
         ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 rows are too few to tell it from a constant."),
         ([NONE, NEAR], "Whether it can be trusted is open: no data were held out."),
         (
@@ -311,83 +311,3 @@ def test_classes_show_their_confusion_first(drawn):
     assert titles(seen)[:2] == ["Confusion of classes", "Calibration"]
     assert not titles(folded)
     assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[:1]))
-
-
-# other methods than SVI
-
-
-@pytest.fixture(scope="module")
-def sampled():
-    model = bnn.BNN(
-        torch.nn.Linear(1, 1).double(), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0)
-    )
-    data = bnn.Data(torch.linspace(-1, 1, 30).double()[:, None], torch.linspace(-2, 2, 30).double())
-    method = bnn.HMC(step_size=0.15, trajectory_length=0.45, num_draws=30, warmup=5, num_chains=2)
-    return data, quick(model, method, data)
-
-
-@pytest.mark.slow
-def test_markov_chains_have_their_own_section(sampled):
-    data, posterior = sampled
-    rendered = report(posterior, data)
-    text = flat_text(rendered)
-    rows = torch.linspace(0, 29, 20).round().long()
-    found = bnn.function_rhat(posterior, data.x[rows])
-    for fact in (
-        "chains2",
-        f"largest R-hat{found.rhat.max():.3f}",
-        f"smallest ESS, bulk{found.ess_bulk.min():.0f}",
-        f"smallest ESS, tail{found.ess_tail.min():.0f}",
-        "divergent draws0 of 60",
-        f"acceptance rate{posterior.guide.sample_stats()['acceptance_rate'].mean():.2f}",
-    ):
-        assert fact in text
-    assert list(rendered.figures) == ["fit.png", "coverage.png", "predictive_check.png"]
-
-
-def chains(rhat=1.0, ess=500.0, diverging=0):
-    shape = np.ones((3, 1))
-    found = FunctionConvergence(rhat * shape, ess * shape, ess * shape)
-    return ComparedChains(4, 1000, 3, found, diverging, 0.8)
-
-
-@pytest.fixture
-def warnings_of(sampled, monkeypatch):
-    """The warnings of the checks of chains."""
-
-    def found(chains):
-        data, posterior = sampled
-        diverging = {} if chains.num_diverging is None else {"diverging": torch.arange(4000) < chains.num_diverging}
-        monkeypatch.setattr("pyrobnn.diagnostics.checks.chains_of", lambda *_: chains)
-        monkeypatch.setattr(posterior.guide, "sample_stats", lambda: diverging, raising=True)
-        checks = [check(Evidence(posterior, data)) for check in CHECKS if check.section == "Markov chains"]
-        return [(one.name, one.value) for one in checks if one is not None and one.kind == "warning"]
-
-    return found
-
-
-@pytest.mark.parametrize(
-    ("numbers", "found"),
-    [
-        ({}, []),
-        ({"rhat": 1.02}, [("chains apart", 1.02)]),
-        ({"ess": 399.0}, [("chains short", 399.0)]),
-        ({"rhat": math.nan}, [("chains stuck", None)]),
-        ({"diverging": 3}, [("divergences", 3)]),
-        ({"diverging": None}, []),
-        ({"rhat": 1.02, "diverging": 3}, [("chains apart", 1.02), ("divergences", 3)]),
-    ],
-)
-def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found, warnings_of):
-    assert warnings_of(chains(**numbers)) == found
-
-
-def test_a_single_chain_cannot_be_judged(sampled, warnings_of):
-    data, posterior = sampled
-    alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
-    assert warnings_of(alone) == [("chains unknown", None)]
-    assert [name for name, *_ in alone.rows()] == ["chains"]
-    guide = bnn.guides.Empirical(num_chains=1, num_draws=30).build(posterior.bnn, *posterior.example)
-    scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}
-    single = bnn.Posterior(posterior.bnn, guide, example=posterior.example, **scalers, seed=0)
-    assert chains_of(single, data).convergence is None

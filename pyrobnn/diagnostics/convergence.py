@@ -26,9 +26,7 @@ from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
-_FEWEST_DRAWS, _MOST_PROBES, _TAILS = 4, 20, (0.05, 0.95)
-_RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
-_ESS = "Effective number of independent draws; 400 or more are enough."
+_FEWEST_DRAWS, _TAILS = 4, (0.05, 0.95)
 _CONTINUED_STEPS, _FEWEST_CONTINUED_STEPS, _CONTINUED_SECONDS = 400, 20, 5.0  # fewer where they would take longer
 _NEGLIGIBLE_NATS = 0.5  # that matter to nobody who has not asked for less
 _ESTIMATES_A_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
@@ -46,11 +44,13 @@ class FunctionConvergence:
         rhat: rank-normalised split R-hat (Vehtari et al. 2021), (N, K) or (N,): above 1.01 chains do not agree yet.
         ess_bulk: effective number of independent draws for means, the same shape; 400 or more are enough.
         ess_tail: the same for 5 % and 95 % quantiles.
+        error: Monte Carlo error of the predicted mean, in standard deviations of the prediction.
     """
 
     rhat: np.ndarray
     ess_bulk: np.ndarray
     ess_tail: np.ndarray
+    error: np.ndarray
 
     def __str__(self) -> str:
         return (
@@ -95,64 +95,14 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
     prediction = posterior.predict(x, draws={name: values.flatten(0, 1) for name, values in chains.items()})
     means = prediction.draw_means.double().cpu().numpy()
     values = means.reshape(num_chains, num_draws, *means.shape[1:])
-    return FunctionConvergence(
-        np.asarray(az.rhat(values)),
-        np.asarray(az.ess(values, method="bulk")),
-        np.asarray(az.ess(values, method="tail", prob=_TAILS)),
-    )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ComparedChains:
-    """The chains of a posterior, of `num_draws` each, compared at `num_probes` training inputs.
-
-    Their `convergence` is None if chains are too few or too short, and what the method does not report is None too.
-    """
-
-    num_chains: int
-    num_draws: int
-    num_probes: int
-    convergence: FunctionConvergence | None
-    num_diverging: int | None
-    acceptance_rate: float | None
-
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Return the facts as rows of name, value and meaning."""
-        rows = [("chains", str(self.num_chains), f"Markov chains, each of {self.num_draws} draws.")]
-        if self.convergence is not None:
-            rhat, bulk, tail = self.convergence.rhat, self.convergence.ess_bulk, self.convergence.ess_tail
-            rows += [
-                ("largest R-hat", f"{np.max(rhat):.3f}", _RHAT),
-                ("smallest ESS, bulk", f"{np.min(bulk):.0f}", f"{_ESS} For means."),
-                ("smallest ESS, tail", f"{np.min(tail):.0f}", f"{_ESS} For 5 % and 95 % quantiles."),
-            ]
-        if self.num_diverging is not None:
-            meaning = "Draws whose trajectory met a region too narrow for the step size; should be 0."
-            rows.append(("divergent draws", f"{self.num_diverging} of {self.num_chains * self.num_draws}", meaning))
-        if self.acceptance_rate is not None:
-            rows.append(("acceptance rate", f"{self.acceptance_rate:.2f}", "Mean acceptance probability."))
-        return rows
-
-
-def chains_of(posterior: Posterior | Mixture, train: Data) -> ComparedChains | None:
-    """Compare the chains of a posterior at up to 20 training inputs; None if it holds no chains."""
-    if isinstance(posterior, Mixture):
-        return None
-    guide = built(posterior.guide)
-    if (chains := guide.chains()) is None:
-        return None
-    num_chains, num_draws = next(iter(chains.values())).shape[:2]
-    rows = torch.linspace(0, len(train) - 1, min(_MOST_PROBES, len(train))).round().long()
-    enough = num_chains > 1 and num_draws >= _FEWEST_DRAWS
-    statistics = guide.sample_stats()
-    return ComparedChains(
-        num_chains,
-        num_draws,
-        len(rows),
-        function_rhat(posterior, train.x[rows]) if enough else None,
-        int(statistics["diverging"].sum()) if "diverging" in statistics else None,
-        float(statistics["acceptance_rate"].mean()) if "acceptance_rate" in statistics else None,
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):  # of values that never change
+        rhat, bulk = np.asarray(az.rhat(values)), np.asarray(az.ess(values, method="bulk"))
+        tail = np.asarray(az.ess(values, method="tail", prob=_TAILS))
+    variance = means.var(0)
+    total = variance + prediction.aleatoric_variance.double().cpu().numpy() if prediction.has_moments else variance
+    share = np.divide(variance, total, out=np.zeros_like(variance), where=total > 0)
+    error = np.sqrt(np.where(np.isfinite(total), share, 1.0) / bulk)
+    return FunctionConvergence(rhat, bulk, tail, error)
 
 
 class ElboGain(NamedTuple):

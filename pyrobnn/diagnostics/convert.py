@@ -5,7 +5,6 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import in_memory
 from pyrobnn.guides.base import built
 from pyrobnn.inference.around import PriorGuide
-from pyrobnn.posterior.mixture import Mixture, Posteriors
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
 
@@ -38,7 +37,7 @@ MAX_WHOLE = 1000
 """Entries of all sites together up to which every entry is kept."""
 NORM = "site_norm"
 """Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
-_PER_SITE = 20
+_SMALL = 20
 _DEFAULT_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
 _FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS = 50, 2**27
@@ -49,7 +48,7 @@ _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood", "observed_da
 
 
 def to_datatree(
-    posterior: Posteriors,
+    posterior: Posterior | Mixture,
     data: Data,
     *,
     x_pred: Any = None,
@@ -66,13 +65,14 @@ def to_datatree(
     prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
 
     Args:
-        posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.
+        posterior: a posterior or a mixture.
         data: inputs and targets in original units, usually the training data.
         x_pred: further inputs (M, *in) in original units at which to predict.
         num_draws: number of draws S, 500 if not given (fewer for more than a million weights), an equal share from each
             member; of Markov chains the last, all if not given.
-        monitor: "auto" for all entries, if they are at most 1000, else 20 of each larger site and `site_norm`, the
-            Euclidean norm of every weight site; "all"; or patterns of site names, such as ["4.*", "likelihood.*"].
+        monitor: "auto" for all sites, if they have at most 1000 entries, else those of at most 20 entries; "all"; or
+            patterns of site names, such as ["4.*", "likelihood.*"]. `site_norm` has the Euclidean norm of every weight
+            site if some are left out.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 
@@ -88,20 +88,24 @@ def to_datatree(
     """
     import arviz_base as az  # arviz itself would load its plots and statistics, too
 
-    given, names = as_one(posterior)
-    seed, data = given.seed if seed is None else seed, in_memory(data)
-    monitored = _monitored(_example(given, data, seed), given.bnn.site_names, data.feature_names, monitor)
+    if not isinstance(posterior, (Posterior, Mixture)):
+        raise InputError(
+            f"`posterior` must be a posterior or a mixture, got {type(posterior).__name__}: pass the result of `fit`, "
+            "of an estimator its `posterior_`, and of several fits `bnn.Mixture(fits)`."
+        )
+    seed, data = posterior.seed if seed is None else seed, in_memory(data)
+    monitored = _monitored(_example(posterior, data, seed), posterior.bnn.site_names, data.feature_names, monitor)
     converter = _Converter(data, monitored, x_pred)
-    groups = _draw_groups(given, converter, num_draws, seed)
-    attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
-    drawn, reason = _prior_groups(given, converter, attrs["num_draws"], seed) if prior else ({}, {})
+    groups = _draw_groups(posterior, converter, num_draws, seed)
+    attrs = _attributes(posterior, groups["log_prior"]["lprior"].size, seed)
+    drawn, reason = _prior_groups(posterior, converter, attrs["num_draws"], seed) if prior else ({}, {})
     groups |= drawn | {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
     coords = monitored.coords | {"feature": list(data.feature_names)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
-        tree = az.from_dict(
+        return az.from_dict(
             groups,
             dims=monitored.dims | _data_dims(data, groups, "obs_id"),
             coords=coords,
@@ -109,18 +113,15 @@ def to_datatree(
             pred_coords=coords,
             attrs=dict.fromkeys(groups, attrs) | {"/": attrs | reason},
         )
-    return tree if names is None else tree.map_over_datasets(partial(_with_names, names))
-
-
-def _with_names(names: list[str], group: "xarray.Dataset") -> "xarray.Dataset":
-    """Return a group whose chains, of which each member has equally many, are named after the members."""
-    each = group.sizes.get("chain", 0) // len(names)
-    chains = names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
-    return group.assign_coords(chain=chains) if each else group
 
 
 def eval_datatree(
-    posterior: Posteriors, data: Data, *, num_draws: int | None = None, monitor: Any = "auto", seed: int | None = None
+    posterior: Posterior | Mixture,
+    data: Data,
+    *,
+    num_draws: int | None = None,
+    monitor: Any = "auto",
+    seed: int | None = None,
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
@@ -137,20 +138,6 @@ def eval_datatree(
     for group in set(tree.children) - set(_HELD_OUT):
         del tree[group]
     return tree
-
-
-def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
-    """Return a posterior or a mixture as it is, and several posteriors as the mixture of them, with names if any."""
-    if isinstance(posterior, (Posterior, Mixture)):
-        return posterior, None
-    names = [str(name) for name in posterior] if isinstance(posterior, Mapping) else None
-    values = list(posterior.values()) if isinstance(posterior, Mapping) else posterior
-    if isinstance(values, (list, tuple)) and values and all(isinstance(value, Posterior) for value in values):
-        return Mixture(values), names
-    raise InputError(
-        f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
-        "pass the result of `fit`, of an estimator its `posterior_`; pass several mixtures one at a time."
-    )
 
 
 def _example(posterior: Posterior | Mixture, data: Data, seed: int) -> dict[str, Tensor]:
@@ -369,21 +356,15 @@ def log_likelihoods(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Monitored:
-    """The dimensions and labels of variables, the `chosen` entries of large sites, and the sites with norms."""
+    """The dimensions and labels of the variables that are kept, and the sites with norms."""
 
     dims: dict[str, list[str]]
     coords: dict[str, list[str]]
-    chosen: dict[str, Tensor]
     normed: list[str]
 
     def select(self, draws: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """Return the variables kept of a block of draws (B, *event), the draws on the leading axis."""
-        kept = {}
-        for name in (name for name in draws if name in self.dims):
-            values = draws[name]
-            if name in self.chosen:
-                values = values.reshape(len(values), -1)[:, self.chosen[name].to(values.device)]
-            kept[name] = values.cpu().numpy().copy()  # as a view would hold all the weights of the block
+        kept = {name: values.cpu().numpy().copy() for name, values in draws.items() if name in self.dims}
         if self.normed:
             norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self.normed]
             kept[NORM] = torch.stack(norms, 1).cpu().numpy()
@@ -394,30 +375,15 @@ def _monitored(
     sites: Mapping[str, Tensor], weight_names: tuple[str, ...], feature_names: tuple[str, ...], monitor: Any
 ) -> Monitored:
     """Return what is kept of sites, given a value (*event) of each; features label the inputs of the first layer."""
-    site_dims = _site_dims(sites)
-    dims, coords = {name: site_dims[name] for name in _wanted(monitor, list(sites))}, {}
+    site_dims, coords = _site_dims(sites), dict[str, list[str]]()
+    dims = {name: site_dims[name] for name in _wanted(monitor, sites)}
     first = next((name for name in weight_names if sites[name].ndim == 2), None)
     if first is not None and sites[first].shape[1] == len(feature_names):
         coords[site_dims[first][1]] = list(feature_names)
-    chosen = _chosen_entries(sites) if monitor == "auto" else {}
-    for name, numbers in chosen.items():
-        entries = np.stack(np.unravel_index(numbers.numpy(), tuple(sites[name].shape)), 1)
-        dims[name] = [f"{name}.entry"]
-        coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
-    normed = [*weight_names] if any(name not in dims or name in chosen for name in weight_names) else []
+    normed = [*weight_names] if any(name not in dims for name in weight_names) else []
     if normed:
         dims[NORM], coords["site"] = ["site"], normed
-    return Monitored(dims, coords, chosen, normed)
-
-
-def _chosen_entries(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the numbers of some entries of each large site, if the entries of all sites are too many."""
-    if sum(value.numel() for value in sites.values()) <= MAX_WHOLE:
-        return {}
-    most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
-    sizes = {name: value.numel() for name, value in sites.items() if value.numel() > most}
-    orders = {name: torch.randperm(num, generator=torch.Generator().manual_seed(0)) for name, num in sizes.items()}
-    return {name: order[:most].sort().values for name, order in orders.items()}
+    return Monitored(dims, coords, normed)
 
 
 def _site_dims(sites: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -435,10 +401,12 @@ def _site_dims(sites: Mapping[str, Tensor]) -> dict[str, list[str]]:
     return found
 
 
-def _wanted(monitor: Any, names: list[str]) -> list[str]:
-    """Return the names of the sites with kept entries."""
+def _wanted(monitor: Any, sites: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the sites that are kept."""
+    names, sizes = list(sites), [value.numel() for value in sites.values()]
     if isinstance(monitor, str) and monitor in ("auto", "all"):
-        return names
+        is_whole = monitor == "all" or sum(sizes) <= MAX_WHOLE
+        return [name for name, size in zip(names, sizes, strict=True) if is_whole or size <= _SMALL]
     patterns = list(monitor) if isinstance(monitor, (list, tuple)) else []
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise InputError(f"`monitor` must be 'auto', 'all', or a list of patterns of site names, got {monitor!r}.")

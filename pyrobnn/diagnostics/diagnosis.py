@@ -29,15 +29,19 @@ _TRUST: dict[str, tuple[Mood, str]] = {
     "open": ("care", "Whether it is of use is open"),
     "note": ("good", "It can be trusted for data like these"),
     "fine": ("good", "It can be trusted for data like these"),
-    "classes": ("good", "Its probabilities can be trusted for data like these"),
 }
 """How a verdict begins, by the severity of the worst finding."""
+_TRUST_IN_PART = {
+    "shared": "It can be trusted for rows that share values with these",
+    "classes": "Its probabilities can be trusted for data like these",
+}
+"""How a good verdict begins in place of that, by a note."""
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 _LEAKS = ("copy", "row number")
 _CAUSES = ("memorised", "learned", "hardly", "missed", "length", "elbo", "divergences")
 """Findings that are mended before their effects; and those of chains."""
-_DETAILS = ("behind linear", "like linear", "classes", "in time")
+_DETAILS = ("shared", "behind linear", "like linear", "classes", "in time")
 """Notes that a reader of the verdict should know."""
 
 
@@ -49,11 +53,13 @@ class Diagnosis:
         findings: all of them, warnings first, then notes.
         false_alarm_rate: the chance that any of the tests of ELBO and calibration warns of a good fit, at most.
         num_held_out: number of held-out examples that were looked at; 0 if it is not known.
+        num_groups: number of groups that they come from; 0 if none are known.
     """
 
     findings: tuple[Finding, ...]
     false_alarm_rate: float
     num_held_out: int = 0
+    num_groups: int = 0
 
     @property
     def _warnings(self) -> list[Finding]:
@@ -80,9 +86,9 @@ class Diagnosis:
         severity: str = "fine" if worst is None else worst.severity
         if severity == "warning" and worst is not None and _may_be_chance(worst):
             severity = "care"
-        if severity in ("note", "fine") and any(each.name == "classes" for each in self.findings):
-            severity = "classes"
-        return _TRUST[severity]
+        mood, trust = _TRUST[severity]
+        names = [each.name for each in self.findings] if mood == "good" else []
+        return mood, next((said for name, said in _TRUST_IN_PART.items() if name in names), trust)
 
     @property
     def mood(self) -> Mood:
@@ -96,17 +102,17 @@ class Diagnosis:
 
     @property
     def conclusion(self) -> str:
-        """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
-        asked = [finding.text for finding in self.findings if finding.name in _LEAKS]
+        """Whether to trust the fit, and why, in a sentence."""
         total, num, (mood, trust) = len(self.findings), len(self._warnings), self._trust()
-        on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         if mood == "good" or self.worst is None:
-            return " ".join([*asked, f"{trust}: none of {total} checks{on} gave a reason not to."])
+            of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
+            on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
+            return f"{trust}: none of {total} checks{on} gave a reason not to."
         clause = self.worst.in_plain_words
         if num:
             chance = ", though this may be chance" if num == 1 and _may_be_chance(self.worst) else ""
             clause += f"{chance} ({num} of {total} checks {'warns' if num == 1 else 'warn'})"
-        return " ".join([*asked, f"{trust}: {clause}."])
+        return f"{trust}: {clause}."
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -166,7 +172,7 @@ def diagnose(
             then intervals (of classes, the confidence) are judged for groups that training has not seen.
 
     Raises:
-        InputError: data that do not fit the model, or a rate outside (0, 1).
+        InputError: data that do not fit the model, other training data, or a rate outside (0, 1).
 
     Examples:
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
@@ -178,6 +184,8 @@ def diagnose(
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     train, test = collected(train, weighted=True), None if test is None else collected(test)
     check_targets(posterior, train.y)
+    if len(train) != (num := posterior.record.num_data or len(train)):
+        raise InputError(f"`train` has {len(train)} rows, the fit had {num}: pass those of the fit, others as `test`.")
     new = None if groups is None else _of_new_groups(groups, len(train), 0 if test is None else len(test))
     budget, seed = Budget(draws=num_draws, false_alarm_rate=false_alarm_rate), posterior.seed if seed is None else seed
     return diagnosis_of(Evidence(posterior, train, test, budget, seed, class_names, new))
@@ -188,8 +196,10 @@ def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
     findings = [finding for check in CHECKS if (finding := check(evidence)) is not None]
     findings.sort(key=lambda finding: ("warning", "note", "fine").index(finding.kind))
-    num = 0 if evidence.held_out is None else len(evidence.judged)
-    return Diagnosis(tuple(findings), evidence.budget.false_alarm_rate, num)
+    data = evidence.held_out
+    num, groups = (0, None) if data is None else (len(evidence.judged), data.groups)
+    num_groups = 0 if groups is None else len(groups[evidence.judged_rows].unique())
+    return Diagnosis(tuple(findings), evidence.budget.false_alarm_rate, num, num_groups)
 
 
 def _of_new_groups(groups: tuple[Any, Any], num_train: int, num_test: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Equal-weight mixtures: of posteriors, as deep ensembles, and of predictions for imputed copies of rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -139,10 +139,6 @@ class Mixture(AbstractPosterior):
             raise InputError(f"`num_draws` must be at least {len(self)}, one for each member, got {num_draws}.")
         each, rest = divmod(num_draws, len(self))
         return [each + (k < rest) for k in range(len(self))]
-
-
-Posteriors = Posterior | Mixture | Sequence[Posterior] | Mapping[str, Posterior]
-"""A posterior, or several of the same network."""
 
 
 def require_single(posterior: Posterior | Mixture, name: str) -> None:

@@ -17,7 +17,6 @@ from pyrobnn._core.remedies import Spelling
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import elbo_report
-from pyrobnn.diagnostics.convergence import chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.base import built
 from pyrobnn.metrics import Score, Scores, permutation_importance
@@ -130,7 +129,6 @@ def render(
         pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
         audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
         most_rows=_MOST_AUDITS,
-        chains=chains_of(posterior, train),
         facts=facts,
         posterior=posterior,
         train=train,

@@ -33,8 +33,8 @@ _FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7
 """Relative change of the objective at which L-BFGS stops."""
-_LARGEST_LOG = 20.0
-"""Bound on the parameters of a likelihood on the unconstrained side, where a perfect fit would have no noise."""
+_LARGEST_LOG, _SMALLEST_LOG_NOISE = 20.0, -7.0
+"""Bounds on the parameters of a likelihood on the unconstrained side: a perfect fit has a noise of a thousandth."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,13 +79,12 @@ def fit_baselines(
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
-    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points), also those
-    that are fixed in the model, maximise the likelihood given cross-validated outputs.
+    which 5-fold cross-validation chooses. The parameters of the likelihood, also those that are fixed in the model,
+    maximise the likelihood given cross-validated outputs. `most_rows` are drawn at random, of many inputs fewer.
 
-    At most `most_rows` are drawn at random; fewer if there are many inputs, at least 500. Without `folds` there is one
-    fit with a weak penalty, and no linear model unless there are 10 rows for each of its weights. The names are
-    "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are labels at
-    positions; none for a likelihood with latents. The `ordinary` ones have a Gaussian likelihood.
+    Without `folds` there is one fit with a weak penalty, and no linear model unless there are 10 rows for each weight.
+    The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
+    labels at positions; none for a likelihood with latents. The `ordinary` ones have a Gaussian likelihood.
     """
     likelihood = Gaussian() if ordinary else bnn.settings["likelihood"]
     if len(data) < 2:
@@ -137,6 +136,7 @@ class _Problem:
 
     The module maps outputs (..., N, outputs), in float64, to distributions of targets in units of the scaler. `centre`
     and `unit` are location and spread of the targets where outputs are locations; else 0 and 1, each (outputs,).
+    `least` bounds the parameters of the likelihood.
     """
 
     module: PyroModule
@@ -147,6 +147,7 @@ class _Problem:
     centre: Tensor
     unit: Tensor
     folds: Tensor | None
+    least: float
 
     @classmethod
     def of(
@@ -159,11 +160,12 @@ class _Problem:
         if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):
             return None
         centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
+        least = -_LARGEST_LOG if as_likelihood(likelihood).noise is None else _SMALLEST_LOG_NOISE
         if as_likelihood(likelihood).noise:
             target_scaler = Scaler.fit(targets.reshape(len(y), -1), targets=True)
             centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
         of_rows = same_inputs(x) % min(_FOLDS, len(y)) if folds else None
-        return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows)
+        return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows, least)
 
     @property
     def kept(self) -> Tensor:
@@ -251,6 +253,6 @@ def _minimize(
     free = values.clone().requires_grad_()
     problem.put(parameters)
     tensors = [*([free] if len(free) else []), *problem.module.parameters()]
-    bounds = [(None, None)] * len(values) + [(-_LARGEST_LOG, _LARGEST_LOG)] * len(parameters)
+    bounds = [(None, None)] * len(values) + [(problem.least, _LARGEST_LOG)] * len(parameters)
     minimize_in_place(lambda: loss(free) / scale, tensors, bounds=bounds, maxiter=200, ftol=_PRECISION)
     return torch.cat([free.detach(), problem.start])

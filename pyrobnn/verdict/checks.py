@@ -27,8 +27,7 @@ _SIGNIFICANCE = 0.01
 _TOO_MANY = 10
 """Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
 in the mean."""
-_LAST_GAIN_NATS = 0.02
-_LAST_GAIN_ERRORS = 3.0
+_LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0
 """Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
 
 Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
@@ -50,16 +49,12 @@ class Check:
     findings: tuple[str, ...] = ()
 
     def __call__(self, evidence: Evidence) -> Finding | None:
-        """Return the finding with its remedy."""
+        """Return the finding with the first remedy that the fit has not had."""
         found = self.of(evidence)
-        return None if found is None else self.mended(found, evidence)
-
-    def mended(self, found: Finding, evidence: Evidence) -> Finding:
-        """Return a finding with the first remedy that the fit has not had."""
-        is_weak = found.severity == "note" and found.name in MEASURES
-        if found.remedy is not None or found.severity == "fine" or is_weak:
+        if found is None or found.remedy is not None or found.severity == "fine":
             return found
-        return dataclasses.replace(found, remedy=first(evidence, templates()[found.key].tries))
+        is_weak = found.severity == "note" and found.name in MEASURES
+        return found if is_weak else dataclasses.replace(found, remedy=first(evidence, templates()[found.key].tries))
 
 
 def constant_target(evidence: Evidence) -> Finding | None:
@@ -101,9 +96,9 @@ def beside(evidence: Evidence, found: Comparison, name: str, severity: Severity,
 def memorised(evidence: Evidence) -> Finding | None:
     """New examples are 2 nats or more less likely than training examples, and a linear model predicts them as well.
 
-    The new examples are those held out, or each training example left out of the fit. Half a nat is enough of a point
-    where a constant or a linear model predicts them better, and for labels and counts 80 % of the constant's loss. A
-    score counts as 5 nats below the constant's at least. Real targets ten times as many as weights are skipped.
+    They are held out, or each training example left out of the fit. Half a nat is enough of a point where a baseline
+    predicts them better, and for labels and counts 80 % of the constant's loss. A score counts as 5 nats below the
+    constant's at least. Real targets ten times as many as weights are skipped.
     """
     train, y = evidence.train, evidence.learned.y
     is_many = evidence.kinds.noise is not None and train.y.numel() > _TOO_MANY * evidence.posterior.bnn.num_weights
@@ -179,8 +174,8 @@ CHECKS: tuple[Check, ...] = (
 def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> str | None:
     """Return a sentence on the first warning of the cheap checks, without numbers: a loop shows it once.
 
-    It uses up to 500 examples of the validation data, or of the training data. `briefly` is to compare with a constant
-    and one linear fit: by default where nothing was measured, and the length was given. None for data in loaders.
+    It uses up to 500 examples of validation or training data. `briefly` is to compare with a constant and one linear
+    fit: by default where nothing was measured, and the length was given. None for data in loaders.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
@@ -192,8 +187,8 @@ def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: boo
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
         for check in CHECKS:
-            if (found := check.of(evidence)) is not None and found.severity == "warning":
-                return f"{mended(f'{found.lead}.', check.mended(found, evidence).remedy)} See docs/how-to/warnings.md."
+            if (found := check(evidence)) is not None and found.severity == "warning":
+                return f"{mended(f'{found.lead}.', found.remedy)} See docs/how-to/warnings.md."
     return None
 
 

@@ -30,27 +30,23 @@ _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
-_MOST_FOR_RARE = 10_000
-_THREE_ERRORS = 0.00135
-"""Probability of a normal number beyond three standard errors on one side."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """What a judgement may cost, and how sure it has to be.
 
-    At most `rows` of training and of those held out are predicted, `most_for_rare` where a class is rare, by `draws` of
-    the weights. Baselines have `baseline_rows`, and `folds` or one fit with a weak penalty. A difference to a baseline
-    counts below the p-value `level`; tests of ELBO and calibration share the `false_alarm_rate`.
+    At most `rows` of each part are predicted, `most_for_rare` held out where a class is rare. Baselines have
+    `baseline_rows`, and `folds` or one fit with a weak penalty. `level` is the p-value of a difference to a baseline.
     """
 
     rows: int = 1000
     draws: int = 500
-    most_for_rare: int = _MOST_FOR_RARE
+    most_for_rare: int = 10_000
     baseline_rows: int = 10_000
     folds: bool = True
     largest_matrix: int = LARGEST_MATRIX
-    level: float = _THREE_ERRORS
+    level: float = 0.00135  # of a normal number beyond three standard errors on one side
     false_alarm_rate: float = 0.05
 
     @classmethod
@@ -151,8 +147,7 @@ class Evidence:
         """What the comparison rests on: draws of Markov chains have the scores of `leave_one_out`."""
         if self.held_out is not None:
             return "held out"
-        chains = all(built(member.guide).chains() is not None for member in self.posterior.members)
-        return "left out" if chains and self.train.weights is None else "training"
+        return "left out" if self.has_chains and self.train.weights is None else "training"
 
     @functools.cached_property
     def scores(self) -> Tensor:
@@ -214,6 +209,11 @@ class Evidence:
         return tests_of(self, self.judged, self.prediction)
 
     # The settings of the fit
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether its draws are Markov chains."""
+        return all(built(member.guide).chains() is not None for member in self.posterior.members)
 
     @property
     def kinds(self) -> Any:

@@ -104,8 +104,7 @@ class Finding:
         if self.severity == "fine":
             lead = f"Nothing against the fit in {measure}"
             return lead, f"{lead}. {shown}"
-        weak = "A weak sign, which may be chance, that "
-        lead = f"{weak}{_lowered(lead)}" if self.severity == "note" else lead
+        lead = f"A weak sign, which may be chance, that {_lowered(lead)}" if self.severity == "note" else lead
         return lead, f"{lead}, by {measure}. {shown}"
 
     @property

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
-from pyrobnn.guides.base import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
@@ -21,10 +21,8 @@ from pyrobnn.verdict.evidence import Evidence
 _TIMES_LONGER = 4
 _TIMES_NARROWER = 3.0
 _NARROWEST = 0.05
-_FEW_UNITS = 10
-_ADVISED_UNITS = 50
-_MOST_WEIGHTS_FOR_CHAINS = 1000
-_MOST_ROWS_FOR_EVIDENCE = 2000
+_FEW_UNITS, _ADVISED_UNITS = 10, 50
+_MOST_WEIGHTS_FOR_CHAINS, _MOST_ROWS_FOR_EVIDENCE = 1000, 2000
 _FAST_RATE = 0.1
 _SCALES = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale") | {
     "log_normal": "log_scale",
@@ -35,6 +33,7 @@ _FAR_FROM_UNITS = 10.0
 """Root mean square of an input from which on its units are far from those that priors of weights are for."""
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
+_LEAST_DISPERSION = 0.5
 _MOST_STEPS = 150_000
 _CHAINS, _ACCEPTANCE = 4, 0.95
 
@@ -62,7 +61,7 @@ def _remedy(evidence: Evidence, name: str) -> Remedy | None:
 def _longer(evidence: Evidence) -> Remedy | None:
     """Return more of the steps or epochs that somebody gave; none where chains only start at the fit."""
     record = evidence.posterior.record
-    is_other = _has_chains(evidence) or (record.choice is not None and record.choice.chose_length)
+    is_other = evidence.has_chains or (record.choice is not None and record.choice.chose_length)
     svi = {} if is_other else next((table for table in _methods(evidence) if "max_steps" in table), {})
     given = {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
     more = [f"{name}={_TIMES_LONGER * value}" for name, value in given.items()]
@@ -100,17 +99,23 @@ def _noise(evidence: Evidence) -> str | None:
     return "tuned" if noise == "known" and "scale" in (evidence.posterior.record.measured or ()) else noise
 
 
-def _has_chains(evidence: Evidence) -> bool:
-    return built(evidence.posterior.members[0].guide).chains() is not None
+def _is_tried(evidence: Evidence) -> bool:
+    """Return whether a prior was tuned by evidence, or chains took the place of a fit."""
+    return evidence.has_chains or any(member.record.evidence is not None for member in evidence.posterior.members)
 
 
 def _takes_evidence(evidence: Evidence) -> bool:
     """Return whether the evidence framework takes the prior, which must be normal, and has not been tried."""
-    fit = evidence.posterior
-    priors = by_site(fit.bnn.settings["prior"], fit.bnn.site_names).values()
-    is_tuned = any(member.record.evidence is not None for member in fit.members)
-    is_small = (fit.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
-    return is_small and not is_tuned and not _has_chains(evidence) and all(as_prior(one).is_normal for one in priors)
+    bnn, num = evidence.posterior.bnn, evidence.posterior.record.num_data or 0
+    priors = by_site(bnn.settings["prior"], bnn.site_names).values()
+    return num <= _MOST_ROWS_FOR_EVIDENCE and not _is_tried(evidence) and all(as_prior(one).is_normal for one in priors)
+
+
+def _are_counts(evidence: Evidence) -> bool:
+    """Return whether real targets are whole numbers from 0 on, whose spread may be that of counts."""
+    y = evidence.train.y.double()
+    is_whole = y.ndim == 1 and torch.equal(y, y.round()) and float(y.min()) == 0
+    return evidence.kinds.noise is not None and is_whole and float(y.var()) >= _LEAST_DISPERSION * float(y.mean())
 
 
 def _is_unscaled(evidence: Evidence) -> bool:
@@ -132,14 +137,11 @@ def _narrower(evidence: Evidence) -> float:
 
 
 def _are_amounts(evidence: Evidence) -> bool:
-    y = evidence.train.y
-    is_open = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
-    return is_open and y.ndim == 1 and bool((y > 0).all())
-
-
-def _are_skewed(evidence: Evidence) -> bool:
+    """Return whether real targets are positive and skewed, around a noise that is one number."""
     y = evidence.train.y.double()
-    return _are_amounts(evidence) and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
+    is_open = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
+    is_positive = is_open and y.ndim == 1 and bool((y > 0).all())
+    return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
 _WHEN: dict[str, Callable[[Evidence], bool]] = {
@@ -150,20 +152,22 @@ _WHEN: dict[str, Callable[[Evidence], bool]] = {
     "small": lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS,
     "hidden": lambda e: bool(e.hidden),
     "takes evidence": _takes_evidence,
-    "sampled soon": lambda e: not _has_chains(e) and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
-    "other guide": lambda e: not _has_chains(e) and (_setting(e, "guide") or {}).get("type") != "mean_field",
+    "sampled soon": lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
+    "other guide": lambda e: not e.has_chains and (_setting(e, "guide") or {}).get("type") != "mean_field",
     "single": lambda e: not isinstance(e.posterior, Mixture),
     "prior is not normal": lambda e: _part(e, "prior").get("type") != "normal",
     "prior is wide": lambda e: _narrower(e) >= _NARROWEST,
     "poisson": lambda e: _likelihood(e) == "poisson",
     "gaussian": lambda e: _likelihood(e) == "gaussian",
     "amounts": _are_amounts,
-    "skewed": _are_skewed,
     "noise is one number": lambda e: (
         _likelihood(e) in _SCALES and _part(e, "likelihood").get(_SCALES[_likelihood(e)]) != "heteroscedastic"
     ),
     "quantiles": lambda e: e.prediction.has_quantiles,
-    "finds nothing": lambda e: e.comparison is None or not e.comparison.linear_finds,
+    "finds nothing": lambda e: (
+        (_is_tried(e) or not _WHEN["large"](e)) and (e.comparison is None or not e.comparison.linear_finds)
+    ),
+    "counts": _are_counts,
     "few chains": lambda e: (_setting(e, "num_chains") or _CHAINS) < _CHAINS,
     "low acceptance": lambda e: (_setting(e, "target_accept") or _ACCEPTANCE) < _ACCEPTANCE,
 }

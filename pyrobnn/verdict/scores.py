@@ -71,8 +71,8 @@ class Comparison:
     """How a fit compares: the name of a finding, and the gains over a constant of the fit and of a linear model.
 
     A loss, one of `LOSSES`, has the chance `p` of such numbers of a fit that is no reason to warn; `num_lost` examples
-    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, below 5 in all, which
-    scales that have seen the examples may gain on pure noise, and the linear model finds nothing.
+    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, and below 5 in all,
+    and the linear model finds nothing.
     """
 
     case: str
@@ -126,8 +126,8 @@ def _of_no_gain(gain: Gain, level: float) -> float:
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the log score of each training example by a fit without it, (N,), from draws of the posterior.
 
-    Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008, "Truncated
-    Importance Sampling"), which moves the score towards the training score: too good rather than too bad.
+    Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008): too good
+    rather than too bad.
     """
     log_prob = prediction.draw_log_prob(y).double().cpu()
     log_weights = -log_prob
@@ -139,9 +139,9 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 def left_out_scores(posterior: Posterior | Mixture, train: Data, *, largest: int = LARGEST_MATRIX) -> Tensor | None:
     """Return the log score of each training example by a fit without it, (N,), from the network linearised at the mean.
 
-    The example's term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016,
-    sec. 3.3). This is exact at a mode of a linear network with Gaussian noise. The scores are in original units; None
-    for guides without a mean, Markov chains, data with weights, and a matrix above the largest.
+    The example's term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016, sec. 3.3),
+    exactly at a mode of a linear network with Gaussian noise. None for guides without a mean, data with weights, and a
+    matrix above the largest.
     """
     found = []
     for member in posterior.members:
