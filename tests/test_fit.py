@@ -72,16 +72,6 @@ def fit(model=None, data=None, *, seed=0, validation=None, callbacks=(), **setti
     return bnn.fit(model or linear_model(), data, method, seed=seed, engine="eager", progress=False, **arguments)
 
 
-def test_global_random_states_are_left_alone_whatever_the_seed():
-    assert len(fit(seed=-1, steps=2).history) == len(fit(seed=2**40, steps=2).history) == 2
-    model, data = linear_model(), bnn.Data(*linear_problem())
-    states = torch.get_rng_state(), np.random.get_state()[1].copy()
-    bnn.elbo_report(fit(model, data, batch_size=10), data, num_draws=10)
-    fit(model, data, validation=data, guide="AutoNormal").predict(data.x).sample(seed=1)
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert np.array_equal(np.random.get_state()[1], states[1])
-
-
 def test_seeded_block_restores_every_generator():
     # Not through fit: the type checker of the tests draws from Python's generator itself.
     before = random.getstate()
@@ -92,20 +82,13 @@ def test_seeded_block_restores_every_generator():
         assert (random.random(), np.random.rand(), torch.rand(1)) == first
 
 
-def test_sugar_equals_the_verb():
-    x, y = linear_problem()
-    sugar = linear_model()
-    torch.manual_seed(0)
-    verb = fit(sugar, bnn.Data(x, y))
-    found = sugar.fit(x, y, steps=40, lr=0.05, seed=0, engine="eager", progress=False)
-    assert torch.equal(found.guide.loc, verb.guide.loc)
-
-
-def test_data_may_come_in_many_forms():
+def test_data_may_come_in_many_forms_and_sugar_equals_the_verb():
     model, (x, y) = linear_model(), linear_problem()
     expected = fit(model).guide.loc
     for data in (bnn.Data(x, y), (x.numpy(), y.numpy()), (x.tolist(), y[:, None])):
         assert torch.equal(fit(model, data).guide.loc, expected)
+    sugar = model.fit(x, y, steps=40, lr=0.05, seed=0, engine="eager", progress=False)
+    assert torch.equal(sugar.guide.loc, expected)
 
 
 def test_loader_trains_with_the_size_of_its_data_set():
@@ -153,17 +136,22 @@ def test_kl_warmup_ramps_the_weight_up_to_the_temperature():
     assert bnn.SVI().kl_weight(0) == 1
 
 
-@pytest.mark.parametrize("name", ["adam", "AdamW", "sgd", "rmsprop", "adagrad", "nadam"])
-def test_optimizers_by_name(name):
-    posterior = fit(optimizer=name, lr=1e-3, steps=3)
+SCHEDULES = {"cosine_annealing_lr": {}, "OneCycleLR": {}, "linear_lr": {}, "step_lr": {"step_size": 10}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"optimizer": {"type": name}} for name in ("adam", "AdamW", "sgd", "rmsprop", "adagrad", "nadam")),
+        *({"schedule": {"type": name, **options}} for name, options in SCHEDULES.items()),
+        {"schedule": {"type": "exponential_lr", "gamma": 0.9}},
+    ],
+    ids=str,
+)
+def test_optimizers_and_schedules_by_name(given):
+    posterior = fit(**given, lr=1e-3, steps=3)
     assert np.isfinite(posterior.history.elbo).all()
-    assert posterior.record.method["optimizer"] == {"type": name}
-
-
-@pytest.mark.parametrize("name", ["cosine_annealing_lr", "OneCycleLR", "linear_lr", "step_lr", "exponential_lr"])
-def test_schedules_by_name(name):
-    options = {"step_lr": {"step_size": 10}, "exponential_lr": {"gamma": 0.9}}.get(name, {})
-    assert np.isfinite(fit(steps=3, schedule={"type": name, **options}).history.elbo).all()
+    assert given.items() <= posterior.record.method.items()
 
 
 def test_schedule_changes_the_learning_rate_and_options_take_precedence():

@@ -134,63 +134,45 @@ def first():
     return quick(model(), svi(), (X, Y))
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        (bnn.BNN(bnn.MLP(1, [7], 1), prior=priors.Normal(1.0)), "its network is MLP"),
-        (bnn.BNN(nn.Linear(1, 1), prior=priors.Normal(1.0)), "it has a Sequential, not a Linear"),
-        (model(prior=priors.Normal(2.0)), "its prior of '0.weight' is Normal"),
-        (model(prior={"2.*": priors.Normal(2.0), "*": priors.Normal(1.0)}), "its prior of '2.weight' is Normal"),
-        (model(likelihood="student_t"), "its likelihood is Gaussian"),
-        (model(likelihood=likelihoods.Gaussian(0.3)), "its likelihood is Gaussian"),
-    ],
-)
-def test_another_model_is_refused(first, other, words):
-    with pytest.raises(InputError, match="is a posterior of another model") as refused:
-        quick(other, svi(), (X, Y), start=first)
-    assert words in str(refused.value)
-    assert "posterior.bnn" in str(refused.value)
+def sequence(width=4, *, frozen=False):
+    net = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1))
+    net[0].requires_grad_(requires_grad=not frozen)
+    return bnn.BNN(net, prior=priors.Normal(1.0))
 
 
-def test_networks_of_the_callers_are_told_by_their_tensors():
-    nets = [nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1)) for width in (4, 5)]
-    wide, narrow = (bnn.BNN(net, prior=priors.Normal(1.0)) for net in nets)
-    with pytest.raises(InputError, match="has shape \\(4, 1\\) there, and \\(5, 1\\) here"):
-        quick(narrow, svi(), (X, Y), start=quick(wide, svi(steps=2), (X, Y)))
+ANOTHER = {
+    "its network is MLP": bnn.BNN(bnn.MLP(1, [7], 1), prior=priors.Normal(1.0)),
+    "it has a Sequential, not a Linear": bnn.BNN(nn.Linear(1, 1), prior=priors.Normal(1.0)),
+    "its prior of '0.weight' is Normal": model(prior=priors.Normal(2.0)),
+    "its prior of '2.weight' is Normal": model(prior={"2.*": priors.Normal(2.0), "*": priors.Normal(1.0)}),
+    "its likelihood is Gaussian": model(likelihood="student_t"),
+    r"its likelihood is Gaussian\(": model(likelihood=likelihoods.Gaussian(0.3)),
+}
+GUIDES = ["full_rank", "map", guides.MeanField(init_rho=-5.0), {"2.*": "full_rank", "*": "mean_field"}]
+KNOWN = model(likelihood=likelihoods.Gaussian(0.1))
+REFUSED = [
+    *((None, other, svi(), f"of another model.*{words}.*posterior.bnn") for words, other in ANOTHER.items()),
+    *((None, model(), svi(guide), "`start` has another guide") for guide in GUIDES),
+    (sequence(5), sequence(), svi(steps=2), r"has shape \(5, 1\) there, and \(4, 1\) here"),
+    (sequence(frozen=True), sequence(), svi(steps=2), "it infers 2.weight, 2.bias"),
+    (KNOWN, KNOWN, svi("laplace"), "has nothing to train: start"),
+]
+"""A model of the start, or None for one of this file, another and its method, and what is said."""
 
 
-def test_models_that_infer_other_parameters_are_refused():
-    nets = [nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]
-    nets[0][0].requires_grad_(requires_grad=False)
-    partly, wholly = (bnn.BNN(net, prior=priors.Normal(1.0)) for net in nets)
-    with pytest.raises(InputError, match="it infers 2.weight, 2.bias"):
-        quick(wholly, svi(), (X, Y), start=quick(partly, svi(steps=2), (X, Y)))
-
-
-@pytest.mark.parametrize(
-    "guide", ["full_rank", "map", guides.MeanField(init_rho=-5.0), {"2.*": "full_rank", "*": "mean_field"}], ids=str
-)
-def test_another_guide_is_refused(first, guide):
-    with pytest.raises(InputError, match="`start` has another guide"):
-        quick(model(), svi(guide), (X, Y), start=first)
-
-
-def test_what_has_nothing_to_train_is_refused():
-    known = model(likelihood=likelihoods.Gaussian(0.1))
-    start = quick(known, svi("laplace"), (X, Y))
-    with pytest.raises(InputError, match="has nothing to train: start"):
-        quick(known, svi("laplace"), (X, Y), start=start)
-
-
-def test_a_mixture_is_refused(first):
-    with pytest.raises(InputError, match="must be a Posterior, got Mixture; of a Mixture, pass one of its `members`"):
-        quick(model(), svi(), (X, Y), start=bnn.Mixture([first, first]))
+@pytest.mark.parametrize(("of_start", "other", "method", "message"), REFUSED)
+def test_another_model_or_guide_is_refused(first, of_start, other, method, message):
+    start = first if of_start is None else quick(of_start, method, (X, Y))
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        quick(other, method, (X, Y), start=start)
 
 
 @pytest.mark.parametrize(
     "method", [None, bnn.Ensemble(svi()), bnn.EvidenceFramework(), bnn.NUTS()], ids=lambda method: type(method).__name__
 )
-def test_methods_that_cannot_go_on_refuse_it_by_name(first, method):
+def test_a_mixture_is_refused_and_methods_that_cannot_go_on_refuse_it_by_name(first, method):
+    with pytest.raises(InputError, match="must be a Posterior, got Mixture; of a Mixture, pass one of its `members`"):
+        quick(model(), svi(), (X, Y), start=bnn.Mixture([first, first]))
     said = f"{type(method).__name__} does not go on from a posterior, as SVI does"
     with pytest.raises(InputError, match="`start` goes with a method" if method is None else said):
         bnn.fit(model(), (X, Y), method, seed=0, progress=False, start=first)

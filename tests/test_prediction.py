@@ -101,12 +101,7 @@ def test_binary_targets_have_two_classes():
     assert prediction.log_prob([1, 0]).exp().tolist() == pytest.approx([0.7, 0.7])
     assert prediction.entropy.tolist() == pytest.approx([stats.entropy([0.7, 0.3])] * 2)
     assert both.class_probs.shape == (1, 2, 2)
-    joint = [
-        (0.9 * 0.2 + 0.5 * 0.4) / 2,
-        (0.9 * 0.8 + 0.5 * 0.6) / 2,
-        (0.1 * 0.2 + 0.5 * 0.4) / 2,
-        (0.1 * 0.8 + 0.5 * 0.6) / 2,
-    ]
+    joint = [(p * 0.2 + 0.5 * 0.4) / 2 for p in (0.9, 0.1)] + [(p * 0.8 + 0.5 * 0.6) / 2 for p in (0.9, 0.1)]
     assert both.entropy.item() == pytest.approx(stats.entropy(joint))
     assert both.log_prob([[1, 0]]).item() == pytest.approx(math.log((0.9 * 0.8 + 0.5 * 0.6) / 2))
 
@@ -156,6 +151,12 @@ def fitted():
     return model.fit(data, steps=5, lr=0.02, seed=0, engine="eager", progress=False), data
 
 
+def one_by_one(model, draws, x):
+    """Outputs of the network for each draw by itself."""
+    singles = (dict(zip(draws, values, strict=True)) for values in zip(*draws.values(), strict=True))
+    return torch.stack([model.outputs(single, x) for single in singles])
+
+
 def test_prediction_at_the_mean_is_one_pass_with_the_mean_weights():
     posterior, data = fitted()
     weights = posterior.mean()
@@ -171,9 +172,7 @@ def test_prediction_uses_the_draws_that_draw_returns():
     given = posterior.predict(data.x, draws=posterior.draw(20, seed=5))
     torch.testing.assert_close(direct.mean, given.mean, rtol=0, atol=0)
     draws = posterior.draw(20, seed=5)
-    singles = [dict(zip(draws, values, strict=True)) for values in zip(*draws.values(), strict=True)]
-    by_hand = torch.stack([posterior.bnn.outputs(one, data.x)[:, 0] for one in singles])
-    torch.testing.assert_close(direct.draw_means, by_hand)
+    torch.testing.assert_close(direct.draw_means, one_by_one(posterior.bnn, draws, data.x)[..., 0])
     assert torch.equal(posterior.predict(data.x).mean, posterior.predict(data.x).mean)
     assert not torch.equal(direct.mean, posterior.predict(data.x, num_draws=20, seed=6).mean)
 
@@ -260,8 +259,7 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, moving, m
     assert (layers is not None) == (name in SEQUENCES)
     before = x.clone()
     outputs = DrawMap(model.outputs, x, model.net)(draws) if layers is None else run_stacked(layers, x)
-    single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
-    torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(outputs, one_by_one(model, draws, x), rtol=1e-12, atol=1e-12)
     assert torch.equal(x, before)
 
 
@@ -274,10 +272,7 @@ def test_a_block_of_draws_is_compared_with_draws_of_its_own(monkeypatch):
     posterior = bnn.guides.Laplace().around(net, bnn.Data(x, y, standardize=False), progress=False)
     draws = posterior.draw(6, seed=1)
     outputs = posterior.predict(x, num_draws=6, seed=1, linearized=False).draw_means
-    single = torch.stack(
-        [posterior.bnn.outputs({name: value[s] for name, value in draws.items()}, x) for s in range(6)]
-    )
-    torch.testing.assert_close(outputs, single, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(outputs, one_by_one(posterior.bnn, draws, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("linearized", [False, True])
@@ -298,10 +293,7 @@ def test_a_body_at_its_point_runs_once_for_all_draws(linearized):
     rows.clear()
     outputs = posterior.predict(x, num_draws=100, seed=1, linearized=linearized).draw_means
     assert sum(rows) <= len(x) + 2
-    single = torch.stack(
-        [posterior.bnn.outputs({name: value[s] for name, value in draws.items()}, x) for s in range(100)]
-    )
-    torch.testing.assert_close(outputs, single, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(outputs, one_by_one(posterior.bnn, draws, x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0, 1e4])
