@@ -203,22 +203,12 @@ def test_false_alarms_on_the_best_guides():
 def ended(*, converged, gain=0.12, error=0.2, method=None):
     posterior, _ = mean_field(0)
     found = Convergence(
-        converged=converged,
-        elbo=-12.34,
-        elbo_error=error,
-        gain=gain,
-        tolerance=0.5,
-        cycle_ends=[600, 1500],
+        converged=converged, elbo=-12.34, elbo_error=error, gain=gain, tolerance=0.5, cycle_ends=[600, 1500]
     )
-    reason, by = (
-        ("converged: dividing", "convergence") if converged else ("not converged within max_steps=1500", "steps")
-    )
+    end = ("convergence", "converged: dividing") if converged else ("steps", "not converged within max_steps=1500")
+    settings = None if method is None else to_dict(method)
     posterior.record = FitRecord(
-        stopped_by=by,
-        stop_reason=reason,
-        convergence=found,
-        num_steps=1500,
-        method=None if method is None else to_dict(method),
+        stopped_by=end[0], stop_reason=end[1], convergence=found, num_steps=1500, method=settings
     )
     return posterior
 

@@ -23,16 +23,12 @@ from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
 FIT = {"seed": 0, "engine": "eager", "progress": False}
 
 
-def classifier(num_outputs, steps=60, **arguments):
+def classifier(num_outputs):
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long() + ((x[:, 1] > 0) & (x[:, 0] > 0)).long() * (num_outputs > 1)
-    data = bnn.Data(x, y)
-    model = bnn.BNN(
-        bnn.MLP(2, [4], num_outputs),
-        likelihood="categorical" if num_outputs > 1 else "bernoulli",
-        prior=bnn.priors.Normal(1.0),
-    )
-    return model.fit(data, steps=steps, lr=0.05, **FIT, **arguments), data
+    likelihood = "categorical" if num_outputs > 1 else "bernoulli"
+    model = bnn.BNN(bnn.MLP(2, [4], num_outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
+    return model.fit(x, y, steps=60, lr=0.05, **FIT), bnn.Data(x, y)
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +36,20 @@ def data():
     return bnn.datasets.sinusoid(16)
 
 
-def fitted(data, guide="mean_field", outputs=1, **arguments):
-    model = bnn.BNN(
-        bnn.MLP(data.x.shape[1], [4], outputs),
-        likelihood=bnn.likelihoods.Gaussian(scale=1.0),
-        prior=bnn.priors.Normal(1.0),
-    )
-    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=30), seed=0, engine="eager", progress=False, **arguments)
-
-
 @pytest.fixture(scope="module")
 def posterior(data):
-    return fitted(data, validation=data)
+    known = bnn.likelihoods.Gaussian(scale=1.0)
+    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=known, prior=bnn.priors.Normal(1.0))
+    return bnn.fit(model, data, bnn.SVI(steps=30), validation=data, **FIT)
 
 
-def normal_prediction(num=400, scale=1.0):
-    return bnn.Prediction(dist.Normal(torch.zeros(3, num), torch.full((3, num), scale)))
+def normal_prediction(num=400, scale=1.0, num_draws=3):
+    return bnn.Prediction(dist.Normal(torch.zeros(num_draws, num), scale))
 
 
 def normal_quantiles(num):
     """Targets that a standard normal prediction covers exactly as it should."""
     return torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(num) + 0.5) / num)
-
-
-def history(log_likelihood, kl, steps=(), scores=()):
-    return History(np.asarray(log_likelihood, float), np.asarray(kl, float), list(steps), list(scores))
 
 
 def test_elbo_draws_the_terms_and_the_validation_score(posterior):
@@ -135,7 +120,7 @@ def categorical(probs):
     return bnn.Prediction(dist.Categorical(probs=torch.as_tensor(probs)[None]))
 
 
-def test_reliability_shows_accuracy_by_confidence_with_counts():
+def test_reliability_shows_accuracy_by_confidence_in_either_class_with_counts():
     probs = [[0.92, 0.08]] * 4 + [[0.35, 0.65]] * 2
     figure = plots.reliability(categorical(probs), torch.tensor([0, 0, 0, 1, 1, 0]))
     diagram, histogram = figure.axes
@@ -149,9 +134,6 @@ def test_reliability_shows_accuracy_by_confidence_with_counts():
     np.testing.assert_allclose(ends, [[0.0, 1.0], [0.5, 1.0]])  # all of 2 at 0.65; 2 to 4 of 4 at 0.92
     correct, wrong = (sum(bar.get_height() for bar in bars) for bars in histogram.containers)
     assert (correct, wrong) == (4, 2)
-
-
-def test_reliability_of_binary_targets_counts_the_confidence_in_either_class():
     prediction = bnn.Prediction(dist.Bernoulli(torch.tensor([[0.1, 0.9, 0.3]])))
     dots = labelled(plots.reliability(prediction, torch.tensor([0, 1, 1])).axes[0], "observed")
     np.testing.assert_allclose(dots.get_xdata(), [0.7, 0.9], rtol=1e-6)
@@ -203,15 +185,12 @@ def test_curves_of_errors_leave_out_the_shares_of_a_few_examples(num, left_out):
         assert len(labelled(drawn(prediction, y).axes[0], "by standard deviation").get_xdata()) == num - left_out
 
 
-def test_transforms_are_flat_for_a_calibrated_prediction():
+def test_transforms_are_flat_for_a_calibrated_prediction_and_like_a_u_for_one_that_is_too_narrow():
     figure = plots.pit(normal_prediction(), normal_quantiles(400))
     density, difference = figure.axes
     np.testing.assert_allclose([bar.get_height() for bar in density.patches], 1.0, atol=1e-6)
     assert "uniform with p = 1" in density.get_title(loc="left")
     assert np.abs(labelled(difference, "observed").get_ydata()).max() < 0.005
-
-
-def test_transforms_of_too_narrow_predictions_are_like_a_u():
     density, difference = plots.pit(normal_prediction(scale=0.3), normal_quantiles(400), layout="column").axes
     heights = [bar.get_height() for bar in density.patches]
     assert min(heights[0], heights[-1]) > 3 * max(heights[5:-5])
@@ -249,7 +228,7 @@ def test_weights_from_moments_count_each_weight_once(posterior):
 @pytest.mark.parametrize("backend", ["TkAgg", "agg", "module://matplotlib_inline.backend_inline", "nbagg"])
 def test_pyplot_keeps_pictures_only_where_it_opens_windows_and_in_the_main_thread(backend, monkeypatch):
     monkeypatch.setattr(plt, "get_backend", lambda: backend)
-    record = history(np.full(40, -3.0), np.ones(40))
+    record = History(np.full(40, -3.0), np.ones(40), [], [])
     figure = plots.elbo(record)
     assert [plt.figure(number) for number in plt.get_fignums()] == [figure] * (backend == "TkAgg")
     close(figure)
@@ -279,7 +258,7 @@ REFUSED = {
     "must hold the 3 images": lambda posterior, data: plots.images(torch.rand(4, 4, 4), TORN),
     "got shape \\(3, 5\\)": lambda posterior, data: plots.images(torch.rand(3, 5), TORN),
     "takes the posterior of a fit by steps": lambda posterior, data: plots.elbo(None),
-    "its history with a step or more": lambda posterior, data: plots.elbo(history([], [])),
+    "its history with a step or more": lambda posterior, data: plots.elbo(History(np.array([]), np.array([]), [], [])),
 }
 
 
@@ -355,6 +334,13 @@ def table(num=160):
     return bnn.Data(x, x @ [2.0, -1.0, 0.5, 0.0], feature_names=["size", "rooms", "kind=flat", "kind=house"])
 
 
+def means_by_draw(posterior, data, places, values):
+    """Means over the examples that are drawn, with some columns set: (40,)."""
+    examples = data.x.numpy()[np.linspace(0, 159, 100).round().astype(int)]
+    examples[:, places] = values
+    return posterior.predict(examples, num_draws=40).draw_means.mean(1).numpy()
+
+
 def test_effects_of_a_linear_model_are_lines_with_its_slopes():
     """The mean over examples of w x + b, with one column set to v, is w_j v + b + the means of the other terms."""
     data = table()
@@ -362,24 +348,17 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
     posterior = model.fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
     groups = {"size": [0], "rooms": [1], "kind": [2, 3]}
     figure = plots.effects(posterior, data, groups=groups, num_draws=40)
-    weights, biases = (value.double().flatten(1).numpy() for value in posterior.draw(40).values())
-    examples = data.x.numpy()[np.linspace(0, 159, 100).round().astype(int)]
     assert [axis.get_xlabel() for axis in figure.axes] == ["size", "rooms", "kind"]
     shown = {"size": None, "rooms": np.array([[0], [1], [2]]), "kind": np.array([[1, 0], [0, 1]])}
     for axis, (name, places) in zip(figure.axes, groups.items(), strict=True):
-        mean = labelled(axis, "mean")
+        mean, spread = labelled(axis, "mean"), labelled(axis, "epistemic, ±2 sd")
         values = mean.get_xdata()[:, None] if shown[name] is None else shown[name]
-        drawn = np.zeros((40, len(values)))
-        for number, value in enumerate(values):
-            changed = examples.copy()
-            changed[:, places] = value
-            drawn[:, number] = (weights @ changed.T).mean(1) + biases[:, 0]
+        drawn = np.stack([means_by_draw(posterior, data, places, value) for value in values], 1)
         np.testing.assert_allclose(mean.get_ydata(), drawn.mean(0), rtol=1e-4, atol=1e-4)
-        spread = labelled(axis, "epistemic, ±2 sd")
         if shown[name] is None:
             low, high = edges(spread, values[:, 0])
             slope = np.polyfit(values[:, 0], mean.get_ydata(), 1)[0]
-            assert slope == pytest.approx(weights[:, 0].mean(), rel=1e-3)
+            assert slope == pytest.approx(float(posterior.draw(40)["0.weight"][:, 0, 0].mean()), rel=1e-3)
         else:
             low, high = np.array(spread.get_segments())[:, :, 1].T
         np.testing.assert_allclose(high - low, 4 * drawn.std(0), rtol=1e-3)
@@ -422,12 +401,6 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
     groups = {"rain": [0], "age": [1, 5], "listed": [2, 3, 4]}
     figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
     x = data.x.numpy()
-    examples = x[np.linspace(0, 159, 100).round().astype(int)]
-
-    def predicted(places, values):
-        changed = examples.copy()
-        changed[:, places] = values
-        return posterior.predict(changed, num_draws=40).mean.mean().item()
 
     rain, age, listed = figure.axes
     assert [axis.get_xlabel() for axis in figure.axes] == ["rain", "age", "listed"]
@@ -440,9 +413,9 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
     assert known.min() <= curve.get_xdata().min() < 25
     assert 55 < curve.get_xdata().max() <= known.max()
     for value, mean in list(zip(curve.get_xdata(), curve.get_ydata(), strict=True))[::4]:
-        assert mean == pytest.approx(predicted([1, 5], [value, 0.0]), rel=1e-4)
+        assert mean == pytest.approx(means_by_draw(posterior, data, [1, 5], [value, 0.0]).mean(), rel=1e-4)
     dot = age.lines[-1]
-    assert dot.get_ydata()[0] == pytest.approx(predicted([1, 5], [40.0, 1.0]), rel=1e-4)
+    assert dot.get_ydata()[0] == pytest.approx(means_by_draw(posterior, data, [1, 5], [40.0, 1.0]).mean(), rel=1e-4)
     assert [label.get_text() for label in age.get_xticklabels(minor=True)] == ["missing"]
     assert dot.get_xdata()[0] > max(age.get_xticks())
 
@@ -453,7 +426,7 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
         together = x[np.isin(x[:, 2], span), 2:5]
         assert day == pytest.approx(together[:, 0].mean(), abs=1e-4)
         in_turn = together[np.arange(100) % len(together)]
-        assert drawn == pytest.approx(predicted([2, 3, 4], in_turn.mean(0)), rel=1e-4)
+        assert drawn == pytest.approx(means_by_draw(posterior, data, [2, 3, 4], in_turn.mean(0)).mean(), rel=1e-4)
 
 
 def moments(curve):
@@ -512,17 +485,15 @@ def curve_and_band(prediction, y):
 
 
 def test_predictive_check_shows_the_observed_density_over_all_of_its_range():
-    y = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(200) + 0.5) / 200)
-    prediction = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 2.0))
-    axis, x, observed, (_, low, high) = curve_and_band(prediction, y)
+    y = normal_quantiles(200)
+    axis, x, observed, (_, low, high) = curve_and_band(normal_prediction(200, 2.0, 60), y)
     assert moments(labelled(axis, "observed")) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.08))
     assert np.trapezoid(observed, x) == pytest.approx(1, abs=1e-3)
     assert max(observed[0], observed[-1]) < 1e-4
     assert x[0] < -5 < 5 < x[-1]  # where the simulated targets, of twice the spread, have been
     assert (low >= 0).all()
     assert observed.max() > 1.3 * high.max()  # too wide a fit is seen at once
-    narrow = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 0.1))
-    _, x, observed, _ = curve_and_band(narrow, y)
+    _, x, observed, _ = curve_and_band(normal_prediction(200, 0.1, 60), y)
     assert x[0] < float(y.min()) < float(y.max()) < x[-1]
     assert max(observed[0], observed[-1]) < 1e-3
 
