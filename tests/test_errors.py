@@ -76,15 +76,6 @@ class Stream(IterableDataset):
         return iter(zip(X, Y, strict=True))
 
 
-class Reserved(nn.Module):
-    def __init__(self, name):
-        super().__init__()
-        setattr(self, name, nn.Parameter(torch.zeros(2)))
-
-    def forward(self, x):
-        return x
-
-
 def fit_after(function, outputs=1):
     return fit(model=make_bnn(lambda: Net(lambda net, x: function(net.layer, x), layer=nn.Linear(2, outputs))))
 
@@ -197,7 +188,10 @@ CASES = {
     # the model
     "a model for a network": (lambda: make_bnn(make_bnn(net())), "gives its weights priors itself: "),
     "no parameters": (lambda: make_bnn(nn.ReLU()), "no trainable parameters to be Bayesian about: ReLU"),
-    "parameter named prior": (lambda: make_bnn(Reserved("prior")), "'prior' has a name that BNN needs itself"),
+    "parameter named prior": (
+        lambda: make_bnn(Net(Y, prior=nn.Parameter(Y))),
+        "'prior' has a name that BNN needs itself",
+    ),
     # fit
     "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps` must be greater than 0, got 0"),
     "temperature": (lambda: bnn.SVI(temperature=0.0), "SVI: `temperature`"),

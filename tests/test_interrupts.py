@@ -129,20 +129,16 @@ def test_a_checkpoint_within_a_block_goes_on_to_the_same_bits(tmp_path):
 
 
 OTHERS = {
-    "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=2),
-    "swag": bnn.SWAG(bnn.SVI(guide="map", steps=500)),
+    "ensemble": {"method": bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=2), "callbacks": [stop_at(50)]},
+    "swag": {"method": bnn.SWAG(bnn.SVI(guide="map", steps=500)), "callbacks": [stop_at(50)]},
+    "before the first step": {"method": bnn.SVI(steps=100), "net": Net(call=1), "engine": "eager"},
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_an_interrupt_of_other_methods_goes_through(name):
+def test_an_interrupt_of_other_methods_or_before_the_first_step_goes_through(name):
     with pytest.raises(KeyboardInterrupt):
-        fit(OTHERS[name], callbacks=[stop_at(50)])
-
-
-def test_an_interrupt_before_the_first_step_goes_through():
-    with pytest.raises(KeyboardInterrupt):
-        fit(bnn.SVI(steps=100), net=Net(call=1), engine="eager")
+        fit(**OTHERS[name])
 
 
 def test_replicates_estimators_and_folds_stop_at_once(monkeypatch):

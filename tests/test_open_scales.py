@@ -25,17 +25,12 @@ Y = X @ [1.0, -0.5, 0.0] + 0.4 * _RNG.normal(size=ROWS)
 TUNED = bnn.priors.Normal()
 
 
-class Linear(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(COLUMNS, 1, bias=False).double()
-
-    def forward(self, x):
-        return self.layer(x)
+def linear():
+    return nn.Linear(COLUMNS, 1, bias=False, dtype=torch.float64)
 
 
 def closed(likelihood="gaussian", prior=TUNED, data=(X, Y), net=None):
-    model = bnn.BNN(net or Linear(), prior=prior, likelihood=likelihood)
+    model = bnn.BNN(net or linear(), prior=prior, likelihood=likelihood)
     return measure(model, bnn.Data(*data), Run(seed=0, progress=False), starts_there=True)
 
 
@@ -145,7 +140,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     run = Run(seed=0, progress=False)
     assert measure(model, bnn.Data(X, Y), run, starts_there=True).record is None
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
-    assert measure(bnn.BNN(Linear()), loader, run, starts_there=True).record is None
+    assert measure(bnn.BNN(linear()), loader, run, starts_there=True).record is None
     images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**11), nn.ReLU(), nn.Linear(2**11, 1)))
     pixels = bnn.Data(torch.rand(20, 40, 40), torch.zeros(20))
     assert measure(images, pixels, run, starts_there=True).record is None
@@ -235,7 +230,7 @@ class Packed(bnn.inference.BaseMethod):
 
 
 def test_the_record_of_any_method_and_its_members_has_the_measured_scales():
-    mixture = bnn.fit(bnn.BNN(Linear(), prior=TUNED), bnn.Data(X, Y), Packed(), seed=0, progress=False)
+    mixture = bnn.fit(bnn.BNN(linear(), prior=TUNED), bnn.Data(X, Y), Packed(), seed=0, progress=False)
     for one in (mixture, *mixture.members):
         assert (one.record.measured, one.record.evidence.members) == (["scale"], [])
         assert isinstance(one.bnn.settings["likelihood"].scale, float)
@@ -281,14 +276,14 @@ def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
 
 def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
     """Known noise of 0.01 has a steep loss: the path at the rate 0.01 leaves the mode."""
-    model = bnn.BNN(Linear(), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))
+    model = bnn.BNN(linear(), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))
     y = X @ [1.0, -0.5, 0.0] + 0.01 * np.random.default_rng(4).normal(size=ROWS)
     mode = bnn.SVI(guide="map", steps=500, lr=0.05, schedule="cosine_annealing_lr")
     with pytest.raises(FloatingPointError, match="left the mode"):
         bnn.fit(model, (X, y), bnn.SWAG(mode, lr=0.01), seed=0, progress=False)
     found = bnn.fit(model, (X, y), bnn.SWAG(mode, rank=10), seed=0, progress=False)
     exact = np.sqrt(np.diag(np.linalg.inv(X.T @ X / 0.01**2 + np.eye(COLUMNS))))
-    drawn = found.draw(2000, seed=0)["layer.weight"].reshape(2000, -1).std(0).numpy()
+    drawn = found.draw(2000, seed=0)["weight"].reshape(2000, -1).std(0).numpy()
     assert (drawn / exact > 0.2).all()
     assert (drawn / exact < 5).all()
 

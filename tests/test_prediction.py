@@ -11,6 +11,7 @@ import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import Net
 from scipy import stats
 
 import pyrobnn as bnn
@@ -189,16 +190,10 @@ def test_chunks_do_not_change_predictions(monkeypatch):
     torch.testing.assert_close(streamed.draw_means, posterior.predict(data.x, draws=posterior.draw(20)).draw_means)
 
 
-class Residual(torch.nn.Module):
+def residual():
     """Not a plain sequence of layers, so that it goes through vmap."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = torch.nn.Linear(3, 5), torch.nn.Linear(5, 2)
-
-    def forward(self, x):
-        h = self.first(x)
-        return self.last(h + h.tanh())
+    run = lambda net, x: net.last((h := net.first(x)) + h.tanh())  # noqa: E731
+    return Net(run, first=torch.nn.Linear(3, 5), last=torch.nn.Linear(5, 2))
 
 
 def frozen_middle():
@@ -228,7 +223,7 @@ SEQUENCES = {
     "frozen layer": frozen_middle,
 }
 OTHERS = {
-    "residual": Residual,
+    "residual": residual,
     "tied": tied,
     "hooked": hooked,
     "normalised": lambda: torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 2)),
