@@ -14,8 +14,6 @@ import pyrobnn as bnn
 
 X = torch.linspace(-1, 1, 12)[:, None]
 Y = torch.sin(3 * X[:, 0])
-
-
 UNIT = bnn.priors.Normal(1.0)
 
 

@@ -42,7 +42,6 @@ LAWS = {
     "classes": lambda f: dist.Categorical(logits=torch.stack([f, -f, 2 * f], -1)),
     "two classes": lambda f: dist.Bernoulli(logits=2 * f),
 }
-NUMBERS = [name for name in LAWS if "classes" not in name]
 
 
 def prediction_of(name, rows=ROWS):
@@ -74,7 +73,7 @@ def test_the_factor_of_one_normal_is_the_root_mean_square():
     assert abs(best_factor(prediction, y, weights) / expected - 1) < 1e-3
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", [name for name in LAWS if "classes" not in name])
 def test_distances_from_the_centre_are_multiplied(name):
     prediction = prediction_of(name, 5)
     wide = with_factor(prediction, 3.0)
@@ -223,8 +222,6 @@ def within_errors(shares, expected, errors=5):
 
 
 WRONG = {"right": {}, "far off": {"loc": 3.0}, "too narrow": {"scale": 0.05}, "too wide": {"scale": 20.0}}
-
-
 FAMILIES = {
     "normal": numbers,
     "log-normal": lambda x, loc=0.0, scale=1.0: dist.LogNormal((x + loc)[None], scale * (0.3 + 0.5 * x.abs())[None]),

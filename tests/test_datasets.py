@@ -16,8 +16,6 @@ from pyrobnn.datasets import published, sets
 UCI_NAMES = sorted(entry.name for entry in sets.UCI_SETS)
 BUNDLED_NAMES = [entry.name for entry in sets.BUNDLED_SETS]
 UNSCALED = {"mnist", "fashion-mnist", "fashion-mnist-test", "mushroom"}
-
-
 pytestmark = pytest.mark.usefixtures("no_user_folder")
 
 

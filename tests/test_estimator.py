@@ -13,7 +13,6 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.state import start
 
 UNIT = bnn.priors.Normal(1.0)
-
 ROWS = 300
 
 

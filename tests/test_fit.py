@@ -196,10 +196,8 @@ def test_callbacks_see_progress_and_can_stop():
     assert seen == [(50, 120), (100, 120), (120, 120)]
     stopped = fit(steps=500, callbacks=[lambda progress: progress.elbo < 0])
     assert len(stopped.history) == 50
-    assert (stopped.record.stopped_by, stopped.record.stop_reason) == (
-        "callback",
-        "stopped by a callback after step 50",
-    )
+    said = stopped.record.stopped_by, stopped.record.stop_reason
+    assert said == ("callback", "stopped by a callback after step 50")
     assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
 
 

@@ -24,7 +24,6 @@ from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.posterior.posterior import Posterior
 
 UNIT = bnn.priors.Normal(1.0)
-
 X = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = X.sum(1)
 NORMALS = {
@@ -35,8 +34,6 @@ NORMALS = {
 }
 JOINT = NORMALS | {"radial": guides.Radial()}
 ALL = JOINT | {"flow": guides.Flow()}
-
-
 pytestmark = pytest.mark.usefixtures("local")
 
 

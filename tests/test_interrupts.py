@@ -13,7 +13,6 @@ from pyrobnn.inference.training import loop
 
 DATA = bnn.datasets.sinusoid()
 LIKELIHOOD = bnn.likelihoods.Gaussian(scale=0.1)
-
 pytestmark = pytest.mark.usefixtures("interrupts_arrive")
 
 

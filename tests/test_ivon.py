@@ -17,7 +17,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.inference.capture.updates import VariationalNewton
 
 UNIT = bnn.priors.Normal(1.0)
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)) @ (np.eye(3) + 0.3 * RNG.normal(size=(3, 3)))
 Y = X @ [1.0, -0.5, 0.2] + 0.5 * RNG.normal(size=40)

@@ -163,8 +163,6 @@ for number in range(30):
     sizes.append(resident_at_rest())
 print((sizes[-1] - sizes[5]) / 24)
 """
-
-
 ONE_SHAPE = [(kind, "one shape") for kind in ("steps", "mode", "replicates", "evidence", "chains", "estimator")]
 
 

@@ -53,7 +53,6 @@ WAYS = {
         model, data, bnn.SVI(steps=3), seed=0, replicates=2, progress=False
     )[0],
 }
-SLOW = ([], [pytest.mark.slow])
 pytestmark = [
     pytest.mark.filterwarnings(text)
     for text in (
@@ -69,7 +68,7 @@ def model_of(net):
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=SLOW[how == "captured"]) for how in WAYS])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how == "captured")) for how in WAYS])
 @pytest.mark.parametrize(
     "net",
     [

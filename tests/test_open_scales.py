@@ -21,7 +21,6 @@ ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)
 X = _RNG.normal(size=(ROWS, COLUMNS))
 Y = X @ [1.0, -0.5, 0.0] + 0.4 * _RNG.normal(size=ROWS)
-
 TUNED = bnn.priors.Normal()
 
 

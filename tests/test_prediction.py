@@ -77,11 +77,9 @@ def test_samples_share_a_draw_across_inputs():
     torch.testing.assert_close(in_order, loc, atol=0.1, rtol=0)
 
 
-PROBS = torch.tensor([[[0.8, 0.1, 0.1]], [[0.2, 0.5, 0.3]]], dtype=torch.float64)
-
-
 def test_classes_have_probabilities_entropy_and_mutual_information():
-    prediction = Prediction(dist.Categorical(probs=PROBS))
+    probs = torch.tensor([[[0.8, 0.1, 0.1]], [[0.2, 0.5, 0.3]]], dtype=torch.float64)
+    prediction = Prediction(dist.Categorical(probs=probs))
     mean = [0.5, 0.3, 0.2]
     torch.testing.assert_close(prediction.class_probs[0], torch.tensor(mean, dtype=torch.float64))
     assert prediction.label.tolist() == [0]

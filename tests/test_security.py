@@ -17,7 +17,6 @@ from pyrobnn.posterior.record import FitRecord
 
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "xml", "lxml"}
 """Modules that execute or expand what they read."""
 EXEMPT = {"testing/checks.py": {"pickle"}}

@@ -146,9 +146,6 @@ def test_network_that_vmap_cannot_take_runs_chain_by_chain(batch_size):
     torch.testing.assert_close(run(setting, other).guide.draws, plain)
 
 
-SHORT = bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=3, thinning=2, num_chains=2, batch_size=8)
-
-
 def test_draws_are_thinned_after_the_burn_in():
     """Every second draw of a chain with thinning 1 is a draw of the same chain with thinning 2."""
     model = linear_model()
@@ -179,8 +176,9 @@ def test_loaders_are_taken():
 
 def test_engine_is_eager_and_says_so(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    short = bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=3, thinning=2, num_chains=2, batch_size=8)
     with pytest.warns(UserWarning, match="SGHMC has no captured form"):
-        posterior = run(SHORT, engine="captured", progress=True)
+        posterior = run(short, engine="captured", progress=True)
     assert posterior.record.engine.used == "eager"
     assert "11/11" in capsys.readouterr().err
 

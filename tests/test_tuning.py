@@ -152,18 +152,14 @@ def test_a_subnetwork_is_chosen_under_the_tuned_prior():
     assert numbers(again) == pytest.approx(numbers(tuned), rel=1e-8)
 
 
-def test_units_are_those_of_the_posterior():
-    """The same examples without `standardize`, and in another order, tune to the same posterior."""
+def test_units_are_those_of_the_posterior_and_data_those_that_are_given():
+    """The same examples without `standardize`, in another order, or around half of them, tune to the same posterior."""
     posterior, data = curved(standardize=True)
     expected = bnn.tune_prior(posterior, data, per="site", noise=True)
     for other in [(data.x, data.y), bnn.Data(data.x.flip(0), data.y.flip(0))]:
         tuned = bnn.tune_prior(posterior, other, per="site", noise=True)
         assert numbers(tuned) == pytest.approx(numbers(expected), rel=1e-8)
         torch.testing.assert_close(tuned.guide.spread(), expected.guide.spread())
-
-
-def test_a_posterior_is_tuned_to_the_data_that_are_given():
-    """Its own log-likelihood is that of half of them."""
     posterior, data = curved()
     whole = bnn.tune_prior(posterior, data, noise=True)
     half = guides.Laplace(structure="full").around(posterior.bnn, data[:15], progress=False)

@@ -15,7 +15,6 @@ from pyrobnn.inference.capture.updates import UPDATES, clip
 STEPS = 8
 SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
-DTYPES = list(TOLERANCE)
 
 
 def grid(**choices):
@@ -46,7 +45,7 @@ def name_of(case):
 
 
 every_case = pytest.mark.parametrize(("cls", "options"), CASES, ids=map(name_of, CASES))
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
 def random(dtype, generator, scale=1.0):

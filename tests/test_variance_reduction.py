@@ -44,8 +44,6 @@ def time_first():
 
 
 pytestmark = pytest.mark.usefixtures("local")
-
-
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), (3,)),
     "conv1d": (lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 1)), (2, 4)),
