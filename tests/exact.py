@@ -2,6 +2,7 @@
 
 import arviz as az
 import numpy as np
+from scipy import stats
 
 
 def with_ones(x):
@@ -15,6 +16,14 @@ def linear_posterior(design, y, noise, scale=1.0):
     precision = design.T @ design / noise**2 + np.eye(design.shape[1]) / np.asarray(scale) ** 2
     covariance = np.linalg.inv(precision)
     return covariance @ design.T @ y / noise**2, covariance
+
+
+def linear_evidence(design, y, noise, scale=1.0):
+    """Log density of the targets (N,) of the same model."""
+    design = np.asarray(design, float) * scale
+    return stats.multivariate_normal(cov=design @ design.T + noise**2 * np.eye(len(design))).logpdf(
+        np.asarray(y, float)
+    )
 
 
 def z_scores(chains, mean, covariance):

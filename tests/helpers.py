@@ -8,6 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
@@ -84,7 +85,7 @@ class Branching(torch.nn.Sequential):
 
 
 class Net(torch.nn.Module):
-    """A network of layers and parameters by name, and a function of it and of the inputs."""
+    """A network of layers, parameters and other attributes by name, and a function of it and of the inputs."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -92,8 +93,23 @@ class Net(torch.nn.Module):
         for name, part in parts.items():
             setattr(self, name, part)
 
-    def forward(self, x):
-        return self.function(self, x)
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)
+
+
+class Fixed(TorchFunctionMode):
+    """Gives the parts of one vector for the normal draws, in order."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.rest = noise
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is not torch.randn_like:
+            return func(*args, **(kwargs or {}))
+        size = args[0].numel()
+        noise, self.rest = self.rest[:size], self.rest[size:]
+        return noise.view(args[0].shape)
 
 
 def block_covariance(guide):

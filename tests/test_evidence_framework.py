@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from helpers import Net
 from scipy import stats
 from scipy.optimize import minimize
 from sklearn.datasets import make_moons
@@ -104,24 +105,14 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
 def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(per, structure):
     """Weights of a constant input by themselves, and all of a site behind it."""
     x, y = with_a_constant_column()
-    net = linear_net() if per == "weight" else torch.nn.Sequential(Split(), torch.nn.Linear(2, 1)).double()
+    split = Net(lambda net, x: x[:, :2] + net.dead(x[:, 2:]), dead=nn.Linear(1, 1, bias=False))  # the third input is 0
+    net = linear_net() if per == "weight" else nn.Sequential(split, nn.Linear(2, 1)).double()
     model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.3))
     method = bnn.SVI(guide=bnn.guides.Laplace(structure=structure), batch_size="all")
     posterior = bnn.tune_prior(fit(model, method, x, y), (x, y), per=per)
     name = "0.weight" if per == "weight" else "0.dead.weight"
     std = posterior.draw(4000, seed=0)[name].std(0).reshape(-1)[-1]
     assert float(std) == pytest.approx(0.7, rel=4 / np.sqrt(8000))  # 4 standard errors
-
-
-class Split(torch.nn.Module):
-    """Two inputs, and a layer that sees the third, which is 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.dead = torch.nn.Linear(1, 1, bias=False)
-
-    def forward(self, x):
-        return x[:, :2] + self.dead(x[:, 2:])
 
 
 @pytest.mark.one_in(0, 2)
@@ -143,9 +134,8 @@ def test_directions_that_few_rows_leave_open_keep_the_prior_in_single_precision(
     x, _ = linear_data(5)
     x = np.hstack([x, x**2, x[:, :1] * x[:, 1:]]).astype(np.float32)  # 8 columns
     y = x[:, 0]
-    model = bnn.BNN(
-        bnn.MLP(8, [], 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(noise)
-    )
+    net, likelihood = bnn.MLP(8, [], 1, bias=False), bnn.likelihoods.Gaussian(noise)
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood)
     posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=0), x, y)
     new = np.eye(8)
     exact = np.linalg.inv(x.T.astype(float) @ x / noise**2 + np.eye(8))
@@ -166,12 +156,6 @@ def test_units_of_the_targets_change_nothing_but_units():
     torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
     shift = len(y) * np.log(1000)
     assert scaled.record.laplace.log_evidence == pytest.approx(plain.record.laplace.log_evidence - shift, abs=0.1)
-
-
-def sines(num_data, seed):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(num_data, 3))
-    return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=num_data)
 
 
 def logistic(seed, rows, slopes):
@@ -346,7 +330,9 @@ def test_starts_that_are_far_behind_after_three_rounds_end(monkeypatch):
             early[mode] = mode.best.score
 
     monkeypatch.setattr(TunedMode, "tune", tuned)
-    x, y = sines(60, 2)
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(60, 3))
+    y = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=60)
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     starts = [*map(vars, fit(model, bnn.EvidenceFramework(starts=4, rounds=5), x, y).record.evidence.starts)]
     assert len(starts) == len(rounds) == 4

@@ -15,21 +15,9 @@ from pyrobnn import guides, priors
 from pyrobnn.guides.sites import latent_sites
 
 UNIT = bnn.priors.Normal(1.0)
-
 X = torch.linspace(-1, 1, 12).reshape(6, 2)
 Y = X.sum(1)
-
-
 pytestmark = pytest.mark.usefixtures("local")
-
-
-class RowsOnSimplex:
-    """A prior under which the rows of a matrix are probabilities."""
-
-    def build(self, values):
-        module = PyroModule()
-        module.forward = lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1)
-        return module
 
 
 def make(prior=UNIT, net=None):
@@ -67,7 +55,9 @@ def test_start_inside_the_simplex_row_by_row():
     net = nn.Sequential(nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[0.25, 0.75], [0.5, 0.6]]))
-    (site,) = latent_sites(make(RowsOnSimplex(), net), X, torch.stack([Y, Y], 1))
+    (site,) = latent_sites(
+        make(lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1), net), X, torch.stack([Y, Y], 1)
+    )
     assert site.start[0].tolist() == [0.25, 0.75]
     assert site.start[1].sum() == pytest.approx(1.0)
     assert site.start[1, 0] != 0.5
@@ -80,19 +70,14 @@ def test_start_at_the_prior_has_its_mean_and_variance():
     assert loc.std().item() == pytest.approx(0.5, abs=0.02)
 
 
-def test_guide_by_name_has_the_means_and_moments_of_its_parts():
+def test_guide_by_name_has_the_means_and_moments_of_its_parts_and_lacks_what_a_part_lacks():
     guide = build({"*.bias": guides.MeanField(init_rho=-1.0), "*": "mean_field"})
     means, moments = ([getattr(part, kind)() for part in guide.children()] for kind in ("mean", "moments"))
     torch.testing.assert_close(guide.mean(), means[0] | means[1], rtol=0, atol=0)
     torch.testing.assert_close(guide.moments(), moments[0] | moments[1], rtol=0, atol=0)
     assert guide.mean().keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
-
-
-def test_guide_by_name_lacks_what_a_part_lacks():
-    with_points = build({"*.bias": "map", "*": "mean_field"})
-    assert with_points.moments() is None
-    with_auto = build({"*.bias": guides.Auto("AutoMultivariateNormal"), "*": "mean_field"})
-    assert with_auto.mean() is None
+    assert build({"*.bias": "map", "*": "mean_field"}).moments() is None
+    assert build({"*.bias": guides.Auto("AutoMultivariateNormal"), "*": "mean_field"}).mean() is None
 
 
 class Foreign(PyroModule):
@@ -135,12 +120,10 @@ def test_changing_the_mean_leaves_the_guide_as_it_was(setting):
     assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
 
 
-FLOW = guides.Auto(
-    "AutoNormalizingFlow", {"init_transform_fn": partial(transforms.iterated, 2, transforms.affine_autoregressive)}
-)
+TWICE = partial(transforms.iterated, 2, transforms.affine_autoregressive)
 IN_DOUBLE = {
     "AutoIAFNormal": guides.Auto("AutoIAFNormal", {"hidden_dim": [20]}),
-    "AutoNormalizingFlow": FLOW,
+    "AutoNormalizingFlow": guides.Auto("AutoNormalizingFlow", {"init_transform_fn": TWICE}),
     "AutoStructured": lambda model: autoguide.AutoStructured(model, conditionals="normal", dependencies="linear"),
     "a function": lambda model: autoguide.AutoIAFNormal(model, hidden_dim=[20]),
     "of some weights": {"2.*": "AutoIAFNormal", "*": "mean_field"},
@@ -192,20 +175,15 @@ def test_the_laplace_approximation_of_pyro_has_its_gaussian(hidden, guide, tmp_p
     assert torch.equal(again.predict(x).std, posterior.predict(x).std)
 
 
-class Diagonal(autoguide.AutoDiagonalNormal):
-    pass
-
-
 def made(model):
     return autoguide.AutoLaplaceApproximation(model)
 
 
 SMALL = bnn.MLP(1, [3], 1)
+Diagonal = type("Diagonal", (autoguide.AutoDiagonalNormal,), {})
 OF_TWO_PHASES = type("OfTwoPhases", (autoguide.AutoLaplaceApproximation,), {})
-POINT, SINGLE = (
-    "is a point, without its Gaussian",
-    "AutoGaussianDense computes in torch.float32 alone, and the network is",
-)
+POINT = "is a point, without its Gaussian"
+SINGLE = "AutoGaussianDense computes in torch.float32 alone, and the network is"
 FINITE = "needs a prior of finite mean and variance; the prior of '0.weight'"
 OF_PARTS = {"*.bias": "AutoLaplaceApproximation", "*": "map"}
 REFUSED = {

@@ -1,7 +1,4 @@
-"""The Laplace guide end to end: exact on linear regression, its settings, repairs, refusals, and all that uses it.
-
-float64 unless stated; comparisons of draws are z-tests at 4 standard errors with the seeds given.
-"""
+"""The Laplace guide end to end: exact on linear regression, its settings, repairs, refusals, and all that uses it."""
 
 import dataclasses
 import itertools
@@ -11,6 +8,7 @@ import warnings
 import pyro.distributions as dist
 import pytest
 import torch
+from exact import linear_evidence, linear_posterior
 from hard_to_batch import hard_to_batch
 from helpers import Net
 from helpers import block_covariance as covariance
@@ -56,12 +54,8 @@ def regression(*, bias):
 
 def exact(features, y, noise_scale=NOISE):
     """Mean, covariance and log evidence of y = features w + noise, w ~ N(0, PRIOR^2)."""
-    size = features.shape[1]
-    precision = features.T @ features / noise_scale**2 + torch.eye(size, dtype=F64) / PRIOR**2
-    mean = torch.linalg.solve(precision, features.T @ y / noise_scale**2)
-    marginal = PRIOR**2 * features @ features.T + noise_scale**2 * torch.eye(len(y), dtype=F64)
-    evidence = MultivariateNormal(torch.zeros(len(y), dtype=F64), marginal).log_prob(y)
-    return mean, torch.linalg.inv(precision), float(evidence)
+    posterior = map(torch.from_numpy, linear_posterior(features, y, noise_scale, PRIOR))
+    return *posterior, linear_evidence(features, y, noise_scale, PRIOR)
 
 
 def mode(mean):
@@ -163,13 +157,9 @@ def make_net():
         return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
 
 
-def make_data(num=15):
-    with seeded(4):
-        x = torch.randn(num, 2, dtype=F64)
-        return x, torch.sin(x[:, 0]) + 0.1 * torch.randn(num, dtype=F64)
-
-
-X, Y = make_data()
+with seeded(4):
+    X = torch.randn(15, 2, dtype=F64)
+    Y = torch.sin(X[:, 0]) + 0.1 * torch.randn(15, dtype=F64)
 
 
 def model_with(prior=None, likelihood=None, net=None):
@@ -449,9 +439,7 @@ REFUSALS = {
     "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian", structure="kron"),
     "it needs structure='full', got 'kron'": lambda: Laplace(subnetwork=3, structure="kron"),
     "over 60,000 weights needs": tried(WIDE, torch.zeros(2, 60_000), torch.zeros(2), structure="full"),
-    "`subnetwork` needs a prior of independent weights": tried(
-        model_with(multivariate), structure="full", subnetwork=3
-    ),
+    "`subnetwork` needs a prior of independent": tried(model_with(multivariate), structure="full", subnetwork=3),
     "which is no weight of the model: 0.weight": tried(weights={"1.weight": torch.zeros(1)}),
     r"has shape \(3,\), expected \(1,\)": tried(weights={"2.bias": torch.zeros(3)}),
     "is not finite, or lies outside the support of": tried(weights={"2.bias": torch.full((1,), math.nan)}),
@@ -526,9 +514,7 @@ def test_curvature_that_is_not_finite_is_refused(name):
 def test_curvature_that_torch_cannot_take_is_refused_before_training(name, settings, instead):
     net, x = hard_to_batch(name)
     model = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
-    with pytest.raises(
-        bnn.InputError, match=f"forward-mode derivatives, which torch lacks for this network.*{instead}"
-    ):
+    with pytest.raises(bnn.InputError, match=f"forward-mode derivatives, which torch lacks for this net.*{instead}"):
         model.fit(x, torch.zeros(len(x), 2), guide=Laplace(**settings), seed=0, progress=False, callbacks=[stop])
 
 

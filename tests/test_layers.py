@@ -1,11 +1,9 @@
 """Layers of torch under every registered guide: trained, predicted with, saved and loaded, or refused by name."""
 
-import contextlib
-import warnings
-
 import pytest
 import torch
 from helpers import Branching, Net
+from test_conformance import FILLED_BY_METHODS, registered
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
@@ -73,26 +71,15 @@ NETS = {
     "lstm": (lambda: Sequences(nn.LSTM(2, 2, batch_first=True), 2), (3, 2)),
     "transformer": (lambda: Sequences(encoder(bias=False), 2), (3, 2)),
 }
-UNSUPPORTED = {("Dropout", "linear, dropout"): nn.Dropout}
-"""Guide and net, with the layer that the guide refuses."""
-VARIANTS = [
-    guides.Auto("AutoNormal"),
-    guides.MeanField(noise="local"),
-    guides.MeanField(noise="flipout"),
-    guides.Dropout(0.3, learned=True, per_example=True),
-]
-SLOWER = {"Laplace": "Laplace: .* belong to layers of unknown structure, and took a slower path"}
-"""Guides that take some layers with a warning that names their parameters."""
-FILLED_BY_METHODS = {"Empirical", "BlockGaussian"}
-"""Guides without anything to train."""
-
-
-def all_guides():
-    found = list(VARIANTS)
-    for name in guides.registry.names:
-        with contextlib.suppress(bnn.InputError):  # settings that must be given come as variants
-            found.append(guides.registry.get(name)())
-    return [guide for guide in found if type(guide).__name__ not in FILLED_BY_METHODS]
+GUIDES = registered(
+    guides.registry,
+    [
+        guides.Auto("AutoNormal"),
+        guides.MeanField(noise="local"),
+        guides.MeanField(noise="flipout"),
+        guides.Dropout(0.3, learned=True, per_example=True),
+    ],
+)
 
 
 def make_net(name):
@@ -102,11 +89,8 @@ def make_net(name):
 
 def make_data(name, num=N):
     shape, generator = NETS[name][1], torch.Generator().manual_seed(1)
-    x = (
-        torch.randint(4, (num, 3), generator=generator)
-        if shape is WORDS
-        else torch.randn(num, *shape, generator=generator)
-    )
+    words = torch.randint(4, (num, 3), generator=generator)
+    x = words if shape is WORDS else torch.randn(num, *shape, generator=generator)
     return bnn.Data(x, x.flatten(1).float().mean(1))
 
 
@@ -136,16 +120,15 @@ def equal(first, second):
 
 @pytest.mark.one_in(11, 3)
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("guide", all_guides(), ids=repr)
+@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure, and took a slower path")
+@pytest.mark.parametrize("guide", [guide for guide in GUIDES if type(guide) not in FILLED_BY_METHODS], ids=repr)
 def test_every_guide_takes_every_layer(guide, name, tmp_path):
-    data, layer = make_data(name), UNSUPPORTED.get((type(guide).__name__, name))
-    if layer is not None:
-        with pytest.raises(bnn.InputError, match=rf"{layer.__name__}.*{type(guide).__name__}"):
+    data = make_data(name)
+    if type(guide) is guides.Dropout and name == "linear, dropout":
+        with pytest.raises(bnn.InputError, match="Dropout.*Dropout"):
             fit(make_net(name), data, guide=guide)
         return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", SLOWER.get(type(guide).__name__, "none"))
-        posterior = fit(make_net(name), data, guide=guide)
+    posterior = fit(make_net(name), data, guide=guide)
     assert torch.as_tensor(posterior.history.elbo).isfinite().all()
     assert posterior.bnn.num_weights == sum(p.numel() for p in make_net(name).parameters())
     trained, start = running(posterior.bnn.net), running(make_net(name))
@@ -234,9 +217,7 @@ def test_particles_with_statistics_of_their_own_cannot_be_captured():
     assert posterior.bnn.net.norm.num_batches_tracked == 2 * STEPS
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.BatchNorm1d(2), nn.LayerNorm(2), nn.GroupNorm(1, 2)], ids=lambda one: one._get_name()
-)
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.LayerNorm(2), nn.GroupNorm(1, 2)], ids=repr)
 def test_affine_weights_without_a_prior_are_trained_or_left_frozen(layer, tmp_path):
     def make(*, frozen=False):
         with seeded(0):
@@ -357,21 +338,18 @@ def test_as_many_steps_as_examples_are_not_taken_for_examples(noise):
     torch.testing.assert_close(seen[0], shared[-1])
 
 
-class Checkpointed(nn.Module):
+def checkpointed(where, use_reentrant):
     """Gradient checkpointing of the inputs, in all calls or in training alone, or of activations of a frozen layer."""
 
-    def __init__(self, where, *, use_reentrant):
-        super().__init__()
-        self.first, self.last = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(4, 1)
-        self.inner = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-        self.where, self.use_reentrant = where, use_reentrant
+    def run(net, x):
+        if where == "activations with gradients":  # as networks of Hugging Face ask for
+            x = net.first(x).requires_grad_(requires_grad=True)
+        if net.training or where == "all calls":
+            return net.last(checkpoint(net.inner, x, use_reentrant=use_reentrant))
+        return net.last(net.inner(x))
 
-    def forward(self, x):
-        if self.where == "activations with gradients":  # as networks of Hugging Face ask for
-            x = self.first(x).requires_grad_(requires_grad=True)
-        if self.training or self.where == "all calls":
-            return self.last(checkpoint(self.inner, x, use_reentrant=self.use_reentrant))
-        return self.last(self.inner(x))
+    inner = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    return Net(run, first=nn.Linear(2, 2).requires_grad_(requires_grad=False), last=nn.Linear(4, 1), inner=inner)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -383,7 +361,7 @@ def test_checkpointing_is_refused(use_reentrant, where):
     message = "checkpoints its activations .*: fit without it, with a smaller `batch_size`"
     chains = [bnn.NUTS(num_draws=2, warmup=2)] if where == "all calls" else []
     for method in (bnn.SVI(steps=3), *chains):
-        model = make_model(Checkpointed(where, use_reentrant=use_reentrant))
+        model = make_model(checkpointed(where, use_reentrant))
         with pytest.raises(bnn.InputError, match=message):
             bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False)
 

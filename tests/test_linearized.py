@@ -1,7 +1,4 @@
-"""Blocks of a Gaussian, and the distribution of their outputs: closed forms against draws and dense matrices.
-
-float64; comparisons of draws are z-tests at 4 standard errors with the seeds given.
-"""
+"""Blocks of a Gaussian, and the law of their outputs: closed forms against draws (4 standard errors) and matrices."""
 
 import math
 
@@ -28,11 +25,8 @@ from pyrobnn.posterior.output_covariance import FunctionalNormal, functional
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 ERRORS = 4.0
-
-
-pytestmark = pytest.mark.usefixtures("local")
-
-
+UNKNOWN = pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
+pytestmark = [pytest.mark.usefixtures("local"), UNKNOWN]
 W, BIAS = torch.Size((3, 2)), torch.Size((3,))
 
 
@@ -127,16 +121,13 @@ def test_a_block_of_an_unknown_site_is_refused():
         make_block(BlockSpec("diag", ("v",)), {"w": W}, torch.ones(1))
 
 
-def transposed_net():
-    return nn.Sequential(
-        nn.ConvTranspose2d(2, 3, (2, 3), stride=2, padding=(1, 0)), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)
-    )
-
-
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (2,)),
     "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)), (1, 4, 4)),
-    "transposed": (transposed_net, (2, 2, 1)),
+    "transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, (2, 3), 2, (1, 0)), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)),
+        (2, 2, 1),
+    ),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3)), None),
     "no last layer": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh()), (2,)),
     **{name: (OTHERS[name][0], OTHERS[name][1][1:]) for name in ("layer norm", "lstm", "transformer")},
@@ -173,6 +164,16 @@ def explicit_jacobian(posterior, net, x):
     return jacobian(outputs, torch.cat([part.detach().reshape(-1) for part in points.values()]))
 
 
+BATCHED_BADLY = ["prelu", "cdist", "embedding bag", "weight norm", "packed", "padded", "rrelu in place"]
+
+
+def linearised(posterior, net, x, draws):
+    """Deviations of draws (S, D), and f + J deviation (S, N, C)."""
+    points = posterior.guide.points_by_name()
+    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    return flat, net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
+
+
 SETTINGS = {
     "kron": {},
     "kron, bias apart": {"joint_bias": False},
@@ -188,7 +189,6 @@ LAWS += [("layer norm", "kron"), ("lstm", "kron"), ("lstm", "low_rank"), ("trans
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize(("name", "structure"), LAWS)
 def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
     posterior, net, x = posterior_of(name, **SETTINGS[structure])
@@ -205,26 +205,19 @@ def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
         torch.testing.assert_close(joint.class_probs(link), law.class_probs(link), **EXACT)
 
 
-@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize("name", NETS)
 def test_linearised_outputs_of_draws_are_f_plus_jacobian_times_deviation(name):
     posterior, net, x = posterior_of(name)
     draws = posterior.draw(6, seed=1)
-    points = posterior.guide.points_by_name()
-    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
-    expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
-    logits = expected.log_softmax(-1).detach()
+    logits = linearised(posterior, net, x, draws)[1].log_softmax(-1).detach()
     for prediction in (posterior.predict(x, draws=draws), posterior.predict(x, num_draws=6, seed=1)):
         torch.testing.assert_close(prediction.distribution.logits, logits, **EXACT)
     plain = posterior.predict(x, draws=draws, linearized=False).distribution.logits
     assert not torch.allclose(plain, logits, rtol=1e-2)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.filterwarnings("ignore:Laplace. ", "ignore:torch.func.vmap .* the model", "ignore:There is a performance")
-@pytest.mark.parametrize(
-    "name", ["prelu", "cdist", "embedding bag", "weight norm", "packed", "padded", "rrelu in place"]
-)
+@pytest.mark.filterwarnings("ignore")  # of torch, on what it batches badly
+@pytest.mark.parametrize("name", BATCHED_BADLY)
 def test_fits_of_networks_that_torch_batches_badly_predict_by_their_jacobian(name):
     net, x = hard_to_batch(name, NUM)
     y = torch.stack([torch.linspace(-1, 1, NUM), torch.linspace(1, 0, NUM)], 1).double()
@@ -242,17 +235,14 @@ def test_fits_of_networks_that_torch_batches_badly_predict_by_their_jacobian(nam
     torch.testing.assert_close(posterior.predict(x, draws=draws).draw_means, expected.detach(), **EXACT)
 
 
-@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize("structure", [name for name in SETTINGS if name != "subnetwork"])
 @pytest.mark.parametrize("name", ["mlp", "images", "embedding", "lstm", "transformer"])
 def test_draws_of_the_last_layer_run_the_rest_once(name, structure, monkeypatch):
     """The reference is the jacobian of all weights, most of which do not move."""
     posterior, net, x = posterior_of(name, sites="last_layer", **SETTINGS[structure])
     draws = posterior.draw(6, seed=1)
-    points = posterior.guide.points_by_name()
-    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    flat, expected = linearised(posterior, net, x, draws)
     assert 0 < int((flat != 0).any(0).sum()) < flat.shape[1]
-    expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
     monkeypatch.setattr("pyrobnn.posterior.output_draws.Tangent._by_jvp", None)  # not called
     prediction = posterior.predict(x, draws=draws)
     torch.testing.assert_close(prediction.distribution.logits, expected.log_softmax(-1).detach(), **EXACT)
@@ -275,7 +265,6 @@ def made_by_outputs(monkeypatch):
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize(("name", "structure"), BY_OUTPUTS)
 @pytest.mark.parametrize("num_draws", [40, 6])
 def test_draws_of_the_outputs_are_those_of_the_same_draws_of_the_weights(name, structure, num_draws, monkeypatch):
@@ -291,7 +280,6 @@ def test_draws_of_the_outputs_are_those_of_the_same_draws_of_the_weights(name, s
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
 @pytest.mark.parametrize(("name", "structure"), BY_OUTPUTS)
 def test_outputs_that_are_drawn_without_weights_have_their_joint_covariance(name, structure, monkeypatch):
     posterior, _, x = posterior_of(name, **(SETTINGS | LAST)[structure])

@@ -8,8 +8,12 @@ import arviz as az
 import numpy as np
 import pytest
 import torch
-from exact import linear_posterior, with_ones, z_scores
+from exact import linear_posterior, z_scores
 from scipy.integrate import solve_ivp
+from test_mcmc import X as INPUTS
+from test_mcmc import Y as OUTPUTS
+from test_mcmc import exact_posterior, linear_model
+from test_mcmc import flat_chains as flat
 from torch import nn
 
 import pyrobnn as bnn
@@ -22,7 +26,6 @@ from pyrobnn.inference.mcmc.mclmc import IsokineticState, Walk, stepped, turned,
 F64 = torch.float64
 LARGEST_Z = 5.0
 """Largest z-score that is let pass; the seeds are fixed, so that a test passes always or never."""
-NOISE, SCALE = 0.5, 0.8
 SMALL = bnn.BNN(
     bnn.MLP(1, [5], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3)
 )
@@ -32,9 +35,6 @@ POINTS = bnn.SVI(guide="map", steps=50, lr=0.05)
 
 def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-
-
-# Equations of motion
 
 
 @pytest.mark.parametrize("size", [0.01, 0.7, 5.0])
@@ -100,10 +100,7 @@ def test_a_step_is_undone_from_the_opposite_direction():
 
 
 def test_a_step_is_of_second_order():
-    """Against the equations of motion from 8 starts, root mean squares.
-
-    At half the step size the error is an eighth, and so is that of the energy.
-    """
+    """At half the step the error beside the equations of motion is an eighth, and so is that of the energy."""
 
     def motion(_, now):
         g = root * quartic(torch.from_numpy(now[:4])[None])[1][0].numpy()
@@ -156,18 +153,12 @@ def test_a_step_that_changes_the_energy_by_far_is_not_taken():
     assert all(bool(t.isfinite().all()) for t in (walk.state.place, walk.state.direction, walk.state.gradient))
 
 
-# Exact posteriors
-
-
 def gaussian_model(covariance, dtype=F64):
     """A linear model whose posterior has a covariance and mean 1, but for a prior of standard deviation 1000."""
     precision = torch.linalg.inv(covariance.to(F64)) - 1e-6 * torch.eye(len(covariance), dtype=F64)
     x = torch.linalg.cholesky(precision).T.contiguous()
-    model = bnn.BNN(
-        nn.Linear(len(x), 1, bias=False).to(dtype),
-        prior=bnn.priors.Normal(1000.0),
-        likelihood=bnn.likelihoods.Gaussian(1.0),
-    )
+    net, prior = nn.Linear(len(x), 1, bias=False).to(dtype), bnn.priors.Normal(1000.0)
+    model = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
     return model, bnn.Data(x.to(dtype), x.sum(1).to(dtype))
 
 
@@ -180,10 +171,6 @@ def rotated(ratio, size=10):
 def run(setting, model=None, data=None, **arguments):
     given = {"seed": 0, "progress": False, "device": "cpu", "engine": "captured"} | arguments
     return bnn.fit(model or SMALL, data or DATA, setting, **given)
-
-
-def flat(posterior):
-    return posterior.guide.draws.double().numpy()
 
 
 TARGETS = {
@@ -207,11 +194,7 @@ def test_chains_recover_a_gaussian(name):
 
 @pytest.mark.slow
 def test_the_bias_of_chains_is_small_and_grows_with_the_step(monkeypatch):
-    """Mean ratio of variances, 10 latents, some 4000 independent draws: standard error sqrt(2 / 40,000) = 0.7 %.
-
-    Seeds 0 to 2 had -0.8, -0.6 and -0.8 %; at a step of 1.8 times the size, by 64 times the aim for the squared change
-    of the energy, -10 to -24 %.
-    """
+    """Mean ratio of variances, 10 latents, some 4000 independent draws: standard error sqrt(2 / 40,000) = 0.7 %."""
     covariance = rotated(100.0)
     model, data = gaussian_model(covariance)
 
@@ -224,27 +207,12 @@ def test_the_bias_of_chains_is_small_and_grows_with_the_step(monkeypatch):
     assert bias() < -0.05
 
 
-def regression(dtype=F64):
-    """A linear regression, and the exact posterior of its weights and bias."""
-    mix = torch.tensor([[1.0, 0.6], [0.0, 0.8]], dtype=F64)
-    x = (numbers(20, 2) @ mix).to(dtype)
-    y = x @ torch.tensor([1.0, -0.5], dtype=dtype) + 0.3 + NOISE * numbers(20, seed=1).to(dtype)
-    model = bnn.BNN(
-        nn.Linear(2, 1).to(dtype), prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(NOISE)
-    )
-    return model, bnn.Data(x, y), *linear_posterior(with_ones(x), y, NOISE, SCALE)
+REGRESSION = bnn.Data(INPUTS, OUTPUTS)
 
 
 @functools.cache
 def fitted():
-    model, data, _, _ = regression()
-    return run(bnn.MCLMC(num_draws=400, warmup=2000), model, data)
-
-
-def test_chains_recover_a_linear_regression():
-    """Three means and six covariances within 5 standard errors, seed 0."""
-    z = z_scores(flat(fitted()), *regression()[2:])
-    assert np.abs(z).max() < LARGEST_Z, z
+    return run(bnn.MCLMC(num_draws=400, warmup=2000), linear_model(), REGRESSION)
 
 
 @pytest.mark.slow
@@ -266,9 +234,6 @@ def test_chains_agree_with_nuts_in_the_functions_of_a_network():
         errors = [[float(az.mcse(c[..., i] ** power, method="mean")) for i in range(9)] for c in curves]
         z = (means[0] - means[1]) / np.hypot(*errors)
         assert np.abs(z).max() < LARGEST_Z, z
-
-
-# The warm-up
 
 
 @pytest.mark.one_in(2)
@@ -313,14 +278,10 @@ def test_starts_descend_to_the_bulk():
     assert float(evaluate(start)[0]) > 1e7
 
 
-# Engines and settings
-
-
 def test_recorded_steps_equal_eager_ones():
     """400 draws of both engines from the same noise; rounding grows along a chain, so the first ones are compared."""
-    model, data, _, _ = regression()
     method = bnn.MCLMC(num_draws=3, warmup=40, num_chains=2, thinning=2)
-    eager, captured = (run(method, model, data, engine=engine) for engine in ("eager", "captured"))
+    eager, captured = (run(method, linear_model(), REGRESSION, engine=engine) for engine in ("eager", "captured"))
     assert [posterior.record.engine.used for posterior in (eager, captured)] == ["eager", "captured"]
     np.testing.assert_allclose(flat(captured), flat(eager), rtol=1e-6, atol=1e-6)
 
@@ -336,17 +297,16 @@ def test_statistics_of_draws_and_the_record():
     assert 0.3 * mclmc.ERROR < error < 3 * mclmc.ERROR
     taken = int(numbers["n_steps"][0, 0])
     assert posterior.record.num_steps == 2000 + 400 * taken
-    tree = bnn.to_datatree(posterior, regression()[1])
+    tree = bnn.to_datatree(posterior, REGRESSION)
     assert tree.sample_stats["diverging"].dtype == bool
     assert tree.attrs["inference_method"] == "MCLMC"
     assert posterior.record.method["warmup"] == 2000
 
 
 def test_divergences_are_counted_and_said(monkeypatch):
-    model, data, _, _ = regression()
     monkeypatch.setattr(mclmc, "warm_up", lambda walk, num_steps: (1e4, 1e4))
     with pytest.warns(UserWarning, match="8 of 8 draws diverged"):
-        posterior = run(dataclasses.replace(SHORT, thinning=2), model, data)
+        posterior = run(dataclasses.replace(SHORT, thinning=2), linear_model(), REGRESSION)
     assert posterior.record.num_diverging == 8
 
 
@@ -354,9 +314,6 @@ def test_a_single_latent_is_refused():
     model = bnn.BNN(nn.Linear(1, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match="MCLMC turns directions, and a single latent has none: use NUTS"):
         run(SHORT, model, bnn.Data(numbers(5, 1).float(), numbers(5).float()))
-
-
-# Chains from the members of an ensemble
 
 
 def test_chains_start_at_the_members():
@@ -372,11 +329,12 @@ def test_chains_start_at_the_members():
 
 def test_chains_from_members_recover_a_linear_regression():
     """Means and deviations of two weights and the bias; 1600 draws, at least 400 independent: 5 standard errors."""
-    model, data, mean, covariance = regression(torch.float32)
+    model, (mean, covariance) = linear_model(dtype=torch.float32), exact_posterior()
+    data = bnn.Data(INPUTS.float(), OUTPUTS.float())
     # members of a network that is given start together; the noise of their batches is what tells them apart
     method = bnn.MILE(num_chains=4, num_draws=400, method=bnn.SVI(guide="map", steps=50, batch_size=10))
     posterior = run(method, model, data)
-    draws = posterior.guide.draws.double().numpy().reshape(-1, 3)
+    draws = flat(posterior).reshape(-1, 3)
     scales = np.sqrt(np.diag(covariance))
     assert np.abs((draws.mean(0) - mean) / scales).max() < 5 / 400**0.5
     assert np.abs(draws.std(0) / scales - 1).max() < 5 / 800**0.5

@@ -14,28 +14,22 @@ X = torch.randn(24, 2, generator=G)
 Y = torch.randn(24, generator=G)
 
 
-class Stateful(nn.Module):
-    """A line with a buffer that a function of network, inputs and outputs changes."""
-
-    def __init__(self, change, start=None, *, persistent=True):
-        super().__init__()
-        self.line, self.change = nn.Linear(2, 1), change
-        self.register_buffer("kept", start, persistent=persistent)
-
-    def forward(self, x):
-        f = self.line(x)
-        self.change(self, x, f)
-        return f
+def stateful(act, start=None, *, persistent=True):
+    """A line, and a function that may change a buffer and returns the outputs."""
+    net = Net(lambda net, x: act(net, x, net.line(x)), line=nn.Linear(2, 1))
+    net.register_buffer("kept", start, persistent=persistent)
+    return net
 
 
 def averages_in_training(net, x, f):
     if net.training:
         net.kept.mul_(0.9).add_(0.1 * f.detach().mean())
+    return f
 
 
 def keeps_positions(net, x, f):
-    if net.kept is None:
-        net.kept = torch.arange(x.shape[1])
+    net.kept = torch.arange(x.shape[1]) if net.kept is None else net.kept
+    return f
 
 
 def run(method, engine="auto"):
@@ -49,9 +43,7 @@ WAYS = {
     "nuts": run(bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2)),
     "sgld": run(bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5)),
     "around": lambda model, data: Laplace().around(model, data, progress=False),
-    "replicates": lambda model, data: bnn.fit_replicates(
-        model, data, bnn.SVI(steps=3), seed=0, replicates=2, progress=False
-    )[0],
+    "replicates": lambda model, data: model.fit(data, steps=3, replicates=2, seed=0, progress=False)[0],
 }
 pytestmark = [
     pytest.mark.filterwarnings(text)
@@ -72,10 +64,10 @@ def model_of(net):
 @pytest.mark.parametrize(
     "net",
     [
-        lambda: Stateful(averages_in_training, torch.zeros(())),
-        lambda: Stateful(keeps_positions, persistent=False),
-        lambda: Stateful(lambda *_: None, torch.tensor([torch.nan, 1.0])),
-        lambda: Stateful(lambda *_: None, torch.tensor([True])),
+        lambda: stateful(averages_in_training, torch.zeros(())),
+        lambda: stateful(keeps_positions, persistent=False),
+        lambda: stateful(lambda net, x, f: f, torch.tensor([torch.nan, 1.0])),
+        lambda: stateful(lambda net, x, f: f, torch.tensor([True])),
     ],
     ids=["in training", "a table", "not a number", "a mask"],
 )
@@ -87,18 +79,12 @@ def test_other_buffers_stay(net, how, tmp_path):
     assert torch.equal(loaded.predict(X, num_draws=4).draw_means, before)
 
 
-class WithEmpty(nn.Module):
+def with_parts(*, with_empty, used):
     """A line beside parameters without entries."""
-
-    def __init__(self, *, with_empty, used):
-        super().__init__()
-        torch.manual_seed(0)
-        self.line, self.used = nn.Linear(2, 1), with_empty and used
-        if with_empty:
-            self.empty, self.wide = nn.Parameter(torch.zeros(0, 3)), nn.Linear(0, 1, bias=False)
-
-    def forward(self, x):
-        return self.line(x) + self.empty.sum() + self.wide(x[:, :0]) if self.used else self.line(x)
+    torch.manual_seed(0)
+    line, of_empty = nn.Linear(2, 1), lambda net, x: net.line(x) + net.empty.sum() + net.wide(x[:, :0])
+    empty = {"empty": nn.Parameter(torch.zeros(0, 3)), "wide": nn.Linear(0, 1, bias=False)} if with_empty else {}
+    return Net(of_empty if with_empty and used else lambda net, x: net.line(x), line=line, **empty)
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
@@ -108,7 +94,7 @@ def test_parameters_without_entries_change_nothing(guide, used):
     guide = bnn.guides.LowRank(rank=1) if guide == "low_rank" else guide
     found = []
     for with_empty in (False, True):
-        model = bnn.BNN(WithEmpty(with_empty=with_empty, used=used))
+        model = bnn.BNN(with_parts(with_empty=with_empty, used=used))
         assert model.site_names == ("line.weight", "line.bias")
         posterior = model.fit(X, Y, guide=guide, steps=3, seed=0, engine="eager", progress=False)
         found.append(posterior.predict(X, num_draws=4).draw_means)

@@ -1,11 +1,12 @@
 """Posteriors with fixed draws as modules: the moments of `predict` with the same draws, to 1e-5 relative."""
 
 import io
+import itertools
 import warnings
 
 import pytest
 import torch
-from helpers import refused
+from helpers import Net, refused
 from torch import nn
 
 import pyrobnn as bnn
@@ -42,6 +43,10 @@ METHODS = {
 }
 
 
+KINDS = itertools.product(["mean-field", "last layer", "ensemble"], ["gaussian", "categorical"])
+every_kind = pytest.mark.parametrize(("method", "likelihood"), list(KINDS))
+
+
 def posterior_of(method="mean-field", likelihood="gaussian", *, net=None, standardize=True):
     net = bnn.MLP(3, [8], OUTPUTS.get(likelihood, 1)) if net is None else net
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=LIKELIHOODS.get(likelihood, likelihood))
@@ -73,46 +78,30 @@ def test_moments_are_those_of_predict(method, likelihood):
     assert_same(predictor(X), moments(posterior, X, num_draws=12, seed=5))
 
 
-class Convolution(nn.Module):
+def convolution():
     """A convolution with batch normalisation over three numbers."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.norm, self.last = nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4), nn.Linear(8, 1)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.norm(self.body(x[:, None]))).flatten(1))
+    torch.manual_seed(0)
+    run = lambda net, x: net.last(torch.tanh(net.norm(net.body(x[:, None]))).flatten(1))  # noqa: E731
+    return Net(run, body=nn.Conv1d(1, 4, 2), norm=nn.BatchNorm1d(4), last=nn.Linear(8, 1))
 
 
 @pytest.mark.parametrize("method", ["mean-field", "last layer", "laplace", "ensemble"])
 def test_other_networks_too(method):
     with warnings.catch_warnings(action="ignore"):
-        posterior = posterior_of(method, net=Convolution)
+        posterior = posterior_of(method, net=convolution)
     assert_same(posterior.predictor(9)(X), moments(posterior, X, num_draws=9))
-
-
-class Pair(nn.Module):
-    """Two inputs by keyword."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.table, self.last = nn.Embedding(5, 3), nn.Linear(3, 1)
-
-    def forward(self, ids, x):
-        return self.last(torch.tanh(self.table(ids) + x))
 
 
 def test_several_inputs_are_arguments():
     ids = torch.arange(NUM) % 5
-    model = bnn.BNN(Pair(), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    run = lambda net, ids, x: net.last(torch.tanh(net.table(ids) + x))  # noqa: E731
+    net = Net(run, table=nn.Embedding(5, 3), last=nn.Linear(3, 1))
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
     posterior = bnn.fit(model, bnn.Data({"ids": ids, "x": X}, Y), METHODS["mean-field"], seed=0, progress=False)
     assert_same(posterior.predictor(9)(x=X, ids=ids), moments(posterior, {"ids": ids, "x": X}, num_draws=9))
 
 
-@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@every_kind
 def test_it_is_a_module_like_others(method, likelihood):
     posterior = posterior_of(method, likelihood)
     predictor, other = posterior.predictor(7), posterior.predictor(7, seed=9)
@@ -133,9 +122,8 @@ def test_it_is_a_module_like_others(method, likelihood):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
-@pytest.mark.parametrize("net", [None, Convolution])
+@every_kind
+@pytest.mark.parametrize("net", [None, convolution])
 def test_it_is_exported_for_any_number_of_rows(method, likelihood, net):
     if net is not None and likelihood == "categorical":
         pytest.skip("its network has one output")
@@ -166,16 +154,14 @@ def test_rows_of_another_shape_are_refused_before_scales_stretch_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@every_kind
 def test_it_becomes_a_file_of_onnx(method, likelihood, tmp_path):
     pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and onnxruntime")
     runtime = pytest.importorskip("onnxruntime")
     predictor = posterior_of(method, likelihood).predictor(7)
+    shapes = (({0: torch.export.Dim("rows")},),)
     with warnings.catch_warnings(action="ignore"):
-        program = torch.onnx.export(
-            predictor, (X,), dynamic_shapes=(({0: torch.export.Dim("rows")},),), dynamo=True, verbose=False
-        )
+        program = torch.onnx.export(predictor, (X,), dynamic_shapes=shapes, dynamo=True, verbose=False)
     program.save(tmp_path / "predictor.onnx")
     session = runtime.InferenceSession(tmp_path / "predictor.onnx")
     for x in (X, X[:5]):

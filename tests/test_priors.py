@@ -53,10 +53,7 @@ INDEPENDENT = {
     "student": (priors.StudentT(3.5, 0.7), lambda fan_in: stats.t(3.5, scale=0.7)),
     "student by fan-in": (priors.StudentT(4.0, "fan_in"), lambda fan_in: stats.t(4.0, scale=fan_in**-0.5)),
     "laplace": (priors.Laplace(0.4), lambda fan_in: stats.laplace(scale=0.4)),
-    "laplace by he": (
-        priors.Laplace("he"),
-        lambda fan_in: stats.laplace(scale=(2 / fan_in) ** 0.5 if fan_in > 1 else 1),
-    ),
+    "laplace by he": (priors.Laplace("he"), lambda n: stats.laplace(scale=(2 / n) ** 0.5 if n > 1 else 1)),
     "normal": (priors.Normal(0.7, loc=0.2), lambda fan_in: stats.norm(0.2, 0.7)),
     "cauchy": (dist.Cauchy(0.25, 2.0), lambda fan_in: stats.cauchy(0.25, 2.0)),
     "function": (

@@ -1,7 +1,4 @@
-"""Scales that priors add are inferred with the weights, and what the prior says before there are data.
-
-Monte Carlo comparisons are z-tests at 4 standard errors with the seeds given.
-"""
+"""Scales that priors add are inferred with the weights, and what the prior says before there are data."""
 
 import math
 
@@ -125,16 +122,20 @@ def exact_log_scale(data):
 
 
 def test_an_inferred_scale_agrees_with_quadrature():
-    """With 200 examples the weights are known well, and then a mean-field guide is nearly exact about tau.
-
-    The tolerances are 0.15 standard deviations; that of the noise of the last steps is 0.03.
-    """
+    """With 200 examples the weights are known well, and then a mean-field guide is nearly exact about tau."""
     data = scale_problem(200)
     mean, deviation = exact_log_scale(data)
     posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), steps=600)
     loc, scale = posterior.guide.moments()["prior.weight.scale"]
     assert float(loc) == pytest.approx(mean, abs=0.15 * deviation)
     assert float(scale) == pytest.approx(deviation, rel=0.15)
+
+
+@pytest.mark.slow
+def test_relevance_switches_off_an_input_that_says_nothing():
+    posterior = fit(priors.ARD(), simulated(200, [1.0, 0.0], NOISE, seed=4), linear(2), steps=600)
+    used, idle = posterior.mean()["prior.weight.scale"]
+    assert idle < used / 3
 
 
 @pytest.mark.slow
@@ -170,10 +171,7 @@ def test_prior_predictive_under_a_hierarchical_prior():
 
 @pytest.mark.parametrize("standardize", [False, True])
 def test_prior_predictive_of_a_line_has_the_moments_of_the_formula_in_the_units_of_data(standardize):
-    """f = w x + b has variance s^2 |x|^2 + s_b^2 for standardised inputs and targets; noise is in original units.
-
-    1000 draws, seed 4; a bound of 4 or 5 standard errors on the largest of 30 correlated z-scores.
-    """
+    """f = w x + b has variance s^2 |x|^2 + s_b^2 for standardised inputs and targets; 4 or 5 standard errors."""
     num, generator = 1000, torch.Generator().manual_seed(3)
     x, y = (torch.randn(30, *size, generator=generator, dtype=F64) for size in ((2,), ()))
     loc, unit = torch.zeros((), dtype=F64), torch.ones((), dtype=F64)

@@ -1,8 +1,8 @@
 """A posterior that was saved and loaded is the one that was saved: draws, predictions, record, everything."""
 
 import dataclasses
-import functools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,12 +33,9 @@ ROUND_TRIPS = {
     "mean_field": fitted,
     "map": lambda: fitted(guide="map"),
     "autoguide": lambda: fitted(guide="AutoMultivariateNormal"),
-    "autoguide with options": lambda: fitted(guide=bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 2})),
     "flow": lambda: fitted(guide="AutoIAFNormal"),
     "by name": lambda: fitted(guide={"2.*": "AutoMultivariateNormal", "*": "mean_field"}),
-    "learned mixture": lambda: fitted(prior=MIXTURE),
     "priors by name": lambda: fitted(prior={"*.bias": None, "*": MIXTURE}),
-    "known noise": lambda: fitted(likelihood=bnn.likelihoods.Gaussian(scale=0.5)),
     "raw units": lambda: fitted(standardize=False),
     "two columns": lambda: fitted(bnn.MLP(2, [4], 2), y=torch.stack([Y, 2 * Y], 1)),
     "classes": lambda: fitted(bnn.MLP(2, [4], 3), y=LABELS, likelihood="categorical"),
@@ -105,9 +102,7 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
         bnn.load(tmp_path / "p")
     with pytest.raises(InputError, match=r"net.0.weight is float64\(3, 2\) in the file and float64\(4, 2\) here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
-    with pytest.raises(
-        InputError, match=r"net.2.weight is float64.* here; and 2 more\. A network must be that of the fit"
-    ):
+    with pytest.raises(InputError, match=r"net.2.weight is float64.* here; and 2 more\. A network must be that of"):
         bnn.load(tmp_path / "p", net=net().float())
     with pytest.raises(InputError, match=r"net.2.weight is float64\(1, 3\) in the file and missing here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3)).double())
@@ -144,10 +139,7 @@ NETS = {
     "a setting of a layer": (lambda: layers(nn.ELU(0.5)), lambda: layers(nn.ELU(2.0))),
     "function": (Scaled, lambda: Scaled(torch.relu)),
     "lambda": (lambda: Scaled(lambda z: z.sin()), lambda: Scaled(lambda z: z.cos())),
-    "partial": (
-        lambda: Scaled(functools.partial(torch.clamp, min=-1)),
-        lambda: Scaled(functools.partial(torch.clamp, min=-2)),
-    ),
+    "partial": (lambda: Scaled(partial(torch.clamp, min=-1)), lambda: Scaled(partial(torch.clamp, min=-2))),
     "number": (Scaled, lambda: Scaled(scale=2.0)),
     "buffer": (Scaled, lambda: Scaled(shift=0.5)),
     "code": (Scaled, Other),
@@ -194,16 +186,10 @@ def test_every_precision_comes_back(dtype, tmp_path):
 
 def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back(tmp_path):
     posterior = fitted()
-    posterior.record.extra.update(
-        {
-            "score": {"b": [float("inf"), -1e-300], "a": float("-inf")},
-            "none": None,
-            "text": "\x00é\ud800",
-        }
-    )
+    score = {"b": [float("inf"), -1e-300], "a": float("-inf")}
+    posterior.record.extra.update({"score": score, "none": None, "text": "\x00é\ud800", "nan": float("nan")})
     posterior.history.validation_scores[:] = [float("-inf"), 1.5]
     posterior.history.validation_steps[:] = [2, 3]
-    posterior.record.extra.update({"nan": float("nan")})
     loaded = bnn.load(posterior.save(tmp_path / "p"))
     assert np.isnan(loaded.record.extra["nan"])
     assert loaded.record.extra | {"nan": 0} == posterior.record.extra | {"nan": 0}
@@ -222,14 +208,8 @@ def test_what_the_file_cannot_hold_is_refused_before_anything_is_written(value, 
 
 def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
-    mixture = bnn.fit(
-        bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)),
-        (X, Y),
-        ensemble,
-        seed=0,
-        engine="eager",
-        progress=False,
-    )
+    model = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0))
+    mixture = bnn.fit(model, (X, Y), ensemble, seed=0, engine="eager", progress=False)
     loaded = bnn.load(mixture.save(tmp_path / "m"))
     assert torch.equal(loaded.predict(X, num_draws=4).draw_means, mixture.predict(X, num_draws=4).draw_means)
     assert_same_record(loaded.history, mixture.history)
@@ -239,25 +219,19 @@ def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     assert loaded.seed == mixture.seed
 
 
-def test_pruned_updated_and_anchored_posteriors_come_back(tmp_path):
-    first = fitted()
+@pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
+def test_pruned_updated_anchored_and_tuned_posteriors_come_back(tmp_path):
+    first, data = fitted(), bnn.Data(X, Y, standardize=True)
+    laplace = fitted(guide=bnn.guides.Laplace(structure="diag"))
+    tuned = {f"tuned by {per}": bnn.tune_prior(laplace, data, per=per) for per in ("site", "weight")}
     later = bnn.update_prior(first).fit(X, Y, steps=2, seed=1, engine="eager", progress=False)
     anchored = fitted(prior=bnn.priors.Anchored(bnn.priors.ScaleMixture()))
     parts = fitted(guide={"*.bias": "map", "*": "mean_field"}, prior="hierarchical")
     pruned = {"pruned": bnn.prune(first, 0.5), "pruned by name": bnn.prune(parts, 0.3)}
-    for name, posterior in (pruned | {"updated": later, "anchored": anchored}).items():
+    for name, posterior in (pruned | tuned | {"updated": later, "anchored": anchored}).items():
         loaded = bnn.load(bnn.save(posterior, tmp_path / name))
         assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
+        assert loaded.record == posterior.record
         if name not in pruned:  # which have no ELBO
             elbos = [bnn.elbo_report(each, bnn.Data(X, Y), num_draws=3, seed=0).elbo for each in (loaded, posterior)]
             assert elbos[0] == elbos[1]  # so the prior's own tensors came back too
-
-
-@pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
-@pytest.mark.parametrize("per", ["site", "weight"])
-def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
-    fit = fitted(guide=bnn.guides.Laplace(structure="diag"))
-    tuned = bnn.tune_prior(fit, bnn.Data(X, Y, standardize=True), per=per)
-    loaded = bnn.load(tuned.save(tmp_path / "p"))
-    assert loaded.record == tuned.record
-    assert torch.equal(loaded.predict(X, num_draws=3).draw_means, tuned.predict(X, num_draws=3).draw_means)

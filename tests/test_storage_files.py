@@ -75,12 +75,7 @@ def edited(tree, *keys, value):
 CHANGES = {
     "other version": ("p", ("format_version",), 2, "format version 2, this pyrobnn reads 3"),
     "no version": ("p", ("format_version",), ..., "format version None"),
-    "other guide": (
-        "p",
-        ("guide",),
-        {"type": "map"},
-        "does not fit the guide: points.0 is missing in the file and float32",
-    ),
+    "other guide": ("p", ("guide",), {"type": "map"}, "fit the guide: points.0 is missing in the file and float32"),
     "a key less": ("p", ("seed",), ..., r"does not fit \(`seed` is missing\): restore it, or save"),
     "a key more": ("p", ("self",), 1, "does not fit .unknown setting `self`"),
     "seed in words": ("p", ("seed",), "0", r"does not fit \(`seed` must be a whole number"),
@@ -94,12 +89,7 @@ CHANGES = {
     "a weight more": ("p", ("model_state", "z"), X, "the model: z is float32.12, 2. in the file and missing here"),
     "a weight less": ("p", ("guide_state", "loc"), ..., "the guide: loc is missing in the file"),
     "another shape": ("p", ("guide_state", "loc"), X, r"loc is float32\(12, 2\) in the file"),
-    "another width": (
-        "p",
-        ("parts", "net", "hidden"),
-        [4],
-        r"net.0.weight is float32\(3, 2\) in the file and .*\(4, 2\)",
-    ),
+    "another width": ("p", ("parts", "net", "hidden"), [4], r"net.0.weight is float32\(3, 2\) in .* and .*\(4, 2\)"),
     "other units": ("p", ("scalers", "x.loc"), X, "scaler of x and a row of x differ"),
     "ranks in part": ("p", ("scalers", "x.columns"), X[:1, 0].long(), "scaler of x and a row of x differ"),
     "two rows": ("p", ("example", "y"), X[:2, 0], "the scaler of y and a row of y"),
@@ -144,9 +134,6 @@ def test_more_text_than_any_is_neither_written_nor_read(saved, tmp_path, monkeyp
         write_tree(tmp_path / "p", saved[1]["p"])
     with pytest.raises(InputError, match="its header is too long"):
         bnn.load(saved[0] / "p")
-
-
-# Forgeries
 
 
 def net(*hidden):
@@ -230,16 +217,9 @@ def test_forged_posteriors_of_every_guide_are_refused_within_memory_and_time(sav
     for index, changes in enumerate(FORGERIES.values()):
         parts = fair["parts"] | {key: changes[key] for key in changes if key in fair["parts"]}
         write_tree(tmp_path / str(index), fair | {"guide": changes["guide"], "parts": parts})
-    command = [
-        sys.executable,
-        "-c",
-        CHILD,
-        str(saved[0] / "p"),
-        *(str(tmp_path / str(i)) for i in range(len(FORGERIES))),
-    ]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    command = [sys.executable, "-c", CHILD, saved[0] / "p", *(tmp_path / str(i) for i in range(len(FORGERIES)))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     found = dict(zip(FORGERIES, json.loads(done.stdout.splitlines()[-1]).values(), strict=True))
     assert {name: outcome for name, (outcome, _) in found.items() if not outcome.startswith("InputError: ")} == {}
     assert {name: seconds for name, (_, seconds) in found.items() if seconds > 3} == {}
@@ -254,8 +234,6 @@ def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_
     posterior.save(tmp_path / "p")
     assert torch.equal(bnn.load(tmp_path / "p", net=own).guide.loc, posterior.guide.loc)
 
-
-# Stored files
 
 STORED = sorted(path for path in (Path(__file__).parent / "fixtures/posterior_v3").iterdir() if not path.suffix)
 
@@ -274,9 +252,6 @@ def test_stored_posteriors_load_and_predict_what_they_did(path):
     for name, values in found.items():
         wanted = torch.tensor(expected[name], dtype=values.dtype)
         torch.testing.assert_close(values, wanted, rtol=0, atol=3e-6 * float(wanted.abs().max()))
-
-
-# Writing
 
 
 def test_an_existing_file_is_refused_and_kept(tmp_path, posterior):
@@ -301,16 +276,11 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    {
-        "file/p": "file is a file",
-        "nul\0": "null",
-        "n" * 300: "File name too long",
-        "n" * 300 + "/p": "too long",
-    }.items(),
-    ids=["below a file", "no name", "long name", "below a long name"],
-)
+IMPOSSIBLE = {"file/p": "file is a file", "nul\0": "null", "n" * 300: "name too long", "n" * 300 + "/p": "too long"}
+IDS = ["below a file", "no name", "long name", "below a long name"]
+
+
+@pytest.mark.parametrize(("name", "reason"), IMPOSSIBLE.items(), ids=IDS)
 def test_a_folder_that_cannot_be_made_is_refused(name, reason, tmp_path):
     (tmp_path / "file").write_text("")
     with (
@@ -323,10 +293,7 @@ def test_a_folder_that_cannot_be_made_is_refused(name, reason, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs limits of the system")
 def test_a_full_disk_gives_one_line_and_leaves_nothing(tmp_path, posterior):
-    with (
-        full_disk(1500),
-        pytest.raises(OSError, match=r"p could not be written \(File too large\): make room") as caught,
-    ):
+    with full_disk(1500), pytest.raises(OSError, match=r"not be written \(File too large\): make room") as caught:
         posterior.save(tmp_path / "p")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -45,12 +45,8 @@ METHODS = {  # any other is taken for one around SVI
 }
 PARTS = [
     pytest.param(kind, name, id=f"{kind}-{name}")
-    for kind, registry in {
-        "prior": priors.registry,
-        "likelihood": likelihoods.registry,
-        "guide": guides.registry,
-    }.items()
-    for name in [*registry.names, *SETTINGS[kind]]
+    for kind, parts in {"prior": priors.registry, "likelihood": likelihoods.registry, "guide": guides.registry}.items()
+    for name in [*parts.names, *SETTINGS[kind]]
     if name not in FILLED_BY_METHODS
 ]
 EVERYWHERE = pytest.mark.filterwarnings("ignore:Laplace:UserWarning", "ignore:.*diverged:UserWarning")

@@ -1,8 +1,4 @@
-"""Tapes beside ATen: operations over shapes, strides, types and special values, and programs that write in place.
-
-Tolerances are 1e-5 in float32 and 1e-12 in float64, relative and of the largest entry. Numbers below the normal range
-count as zero on a tape. Programs are drawn by hypothesis.
-"""
+"""Tapes beside ATen: operations over shapes, strides, types and special values, and programs that write in place."""
 
 import _thread
 import operator
@@ -199,9 +195,7 @@ PIECES = {
     "turned": lambda t, i, j: t[i].t(),
     "row": lambda t, i, j: t[i][:1].expand(3, 3),
     "joined": lambda t, i, j: torch.cat([t[i][:2], t[j][2:]]),
-    "split": lambda t, i, j: torch.cat([part.exp().clamp(max=2.0) for part in t[i].reshape(9).split([4, 5])]).view(
-        3, 3
-    ),
+    "split": lambda t, i, j: torch.cat([part.exp().clamp(max=2) for part in t[i].reshape(9).split([4, 5])]).view(3, 3),
     "total": lambda t, i, j: t[i].sum(0, keepdim=True).expand(3, 3),
     "copied": lambda t, i, j: t[i].copy_(t[j].clone()),
     "halved": lambda t, i, j: t[i].mul_(0.5),

@@ -251,10 +251,7 @@ def dropping(functional):
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.parametrize("particles", [1, 2])
 def test_each_example_of_each_step_has_its_mask(particles, engine, functional):
-    """Mean and variance over steps of the log-likelihood of 20 equal examples, each with a separate mask.
-
-    With y = 0 and noise 1, it is -(2 log 2 pi + f^2) / 2 summed, for f = w / (1 - p) with probability 1 - p, else 0.
-    """
+    """With y = 0 and noise 1, log p is -(log 2 pi + f^2) / 2, for f = w / (1 - p) with probability 1 - p, else 0."""
     x, y = torch.ones(ROWS, 1), torch.zeros(ROWS)
     model = bnn.BNN(dropping(functional), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(1.0))
     method = bnn.SVI(guide="map", steps=STEPS, lr=1e-12, num_particles=particles, optimizer="sgd")
