@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pickle
 import warnings
 from itertools import permutations
 
@@ -15,6 +14,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.batches import checked_batch
+from pyrobnn.data.in_memory import leaks
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.tables.encoder import Encoder
 
@@ -148,29 +148,11 @@ STAYS = pd.DataFrame(
     }
 )
 STAYS_X = STAYS.drop(columns="y")
-AS_DATES = STAYS_X.assign(
-    **{"from": pd.to_datetime(STAYS["from"]), "booked": pd.to_datetime(STAYS["booked"], dayfirst=True)}
-)
 
 
 @functools.cache
 def of_stays():
     return regressor().fit(STAYS_X, STAYS["y"])
-
-
-def test_dates_are_predicted_from_texts_and_from_dates():
-    expected = of_stays().predict(STAYS_X)
-    days = AS_DATES.assign(booked=AS_DATES["booked"].dt.date)
-    texts = AS_DATES.astype({"from": str, "booked": str})
-    for table in (AS_DATES, days, texts, STAYS_X.astype({"booked": "category"}), pl.from_pandas(AS_DATES)):
-        np.testing.assert_array_equal(of_stays().predict(table), expected)
-    again = pickle.loads(pickle.dumps(of_stays()))
-    np.testing.assert_array_equal(again.predict(AS_DATES), expected)
-    assert list(again.feature_names_in_) == list(STAYS_X)
-    fitted = regressor().fit(AS_DATES, STAYS["y"])
-    np.testing.assert_array_equal(fitted.predict(AS_DATES), expected)
-    fitted.partial_fit(STAYS_X, STAYS["y"])
-    assert np.isfinite(fitted.predict(AS_DATES)).all()
 
 
 HOURS = np.sin(np.arange(40.0))
@@ -289,8 +271,20 @@ def test_targets_of_any_type_of_number():
         np.testing.assert_allclose(regressor().fit(X, y.astype(dtype)).predict(X), expected, err_msg=str(dtype))
 
 
-def test_what_lies_outside_of_a_fit_is_counted_by_column():
+def test_rows_outside_of_a_fit_are_told_with_their_column():
     model = of_stays()
-    far = model.outside(STAYS_X.assign(nights=[*STAYS_X["nights"][1:], 90.0], room="C"))
-    assert far[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[60, 0, 0], [0, 0, 1]]
+    far, new = STAYS_X.assign(nights=[*STAYS_X["nights"][1:], 90.0]), STAYS_X.assign(room="C", nights=90.0)
+    with pytest.warns(UserWarning, match="^Column 'nights' has 90 in row 59, far from the 1 to 5 of the fit: the data"):
+        model.predict(far)
+    with pytest.warns(UserWarning, match=r"X has what the fit had not(.|\n)*room +60 +0 +0(.|\n)*nights +0 +0 +60"):
+        model.predict(new)
+    assert model.outside(far)[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[0, 0, 1]]
     assert model.outside(STAYS_X).empty
+
+
+def test_standardize_is_no_text_and_huge_columns_are_quiet():
+    with pytest.raises(InputError, match="`standardize` must be True or False, got 'no'"):
+        regressor(standardize="no").fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert not leaks(bnn.Data(np.random.default_rng(0).normal(size=(60, 2)) * 1e300, np.arange(60.0)))

@@ -84,7 +84,8 @@ class LoaderBatches:
     the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
     `split` is as in `Loader`, and `prepare` brings a pair into the units and onto the device of the model, whose
-    precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size.
+    precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size. The `example` is the
+    batch of `head`, the pair that begins an epoch.
     """
 
     def __init__(
@@ -93,20 +94,18 @@ class LoaderBatches:
         prepare: Callable[[X, Tensor], Batch],
         mean_rows: float | None,
         like: Tensor,
+        *,
+        head: tuple[X, Tensor],
         split: Split | None = None,
     ) -> None:
         self._loader, self._prepare, self._split, self._like = loader, prepare, split, like
-        self._mean_rows, self._alike = mean_rows, mean_rows is None
+        self._mean_rows, self._alike = mean_rows or len(head[0]), mean_rows is None
         self._epoch: Iterator[Any] = iter(())
         self._before, self._taken, self._rows = self._random_states(), 0, 0
-        self._waiting: list[Batch] = []
-        self._largest = 0
+        self.example = self._ready(*head)
 
     def __next__(self) -> Batch:
         """Return the next batch; `InputError` for an epoch without any."""
-        return self._waiting.pop(0) if self._waiting else self._load()
-
-    def _load(self) -> Batch:
         batch = next(self._epoch, None)
         if batch is None:
             if self._taken:
@@ -116,8 +115,10 @@ class LoaderBatches:
         if batch is None:
             raise InputError("The loader yields no batch any more: give it a dataset that can be read more than once.")
         x, y = checked_batch(batch, self._split)
-        self._taken, self._rows, self._largest = self._taken + 1, self._rows + len(x), max(self._largest, len(x))
-        self._mean_rows = self._mean_rows or len(x)
+        self._taken, self._rows = self._taken + 1, self._rows + len(x)
+        return self._ready(x, y)
+
+    def _ready(self, x: X, y: Tensor) -> Batch:
         prepared = self._prepare(x, y)
         if self._alike and len(x) == self._mean_rows:
             return prepared
@@ -127,19 +128,9 @@ class LoaderBatches:
         self._before, self._taken, self._rows = self._random_states(), 0, 0
         self._epoch = iter(self._loader)
 
-    def peek(self) -> Batch:
-        """Return the next batch, or the batch after it if the next is a smaller last batch of an epoch; both stay."""
-        batches = [next(self)]
-        if len(batches[0][0]) < self._largest:
-            batches.append(next(self))
-        self._waiting = [*batches, *self._waiting]
-        return batches[-1]
-
     def state(self) -> StateDict:
         """Return the place in the stream."""
-        waiting = [[x.parts if isinstance(x, Inputs) else x, *others] for x, *others in self._waiting]
-        sizes = {"rows": self._rows, "mean_rows": self._mean_rows, "largest": self._largest}
-        return {"random": self._before, "taken": self._taken, "waiting": waiting, **sizes}
+        return {"random": self._before, "taken": self._taken, "rows": self._rows, "mean_rows": self._mean_rows}
 
     def restore(self, state: StateDict) -> None:
         """Go to a place in the stream; random states of the process are as before."""
@@ -152,9 +143,8 @@ class LoaderBatches:
             self._begin_epoch()
         for _ in range(state["taken"]):
             next(self._epoch)
-        self._before, self._taken, self._largest = state["random"], state["taken"], state["largest"]
+        self._before, self._taken = state["random"], state["taken"]
         self._rows, self._mean_rows = state["rows"], state["mean_rows"]
-        self._waiting = [(as_inputs(x), *others) for x, *others in state["waiting"]]
         set_random_state(now)
 
     def close(self) -> None:

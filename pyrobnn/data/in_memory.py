@@ -422,18 +422,22 @@ def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
     """
     if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
         return {}
-    x, y = (values.detach().cpu().double().numpy() for values in (data.x, data.y))
-    classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
-    found = dict[str, str]()
-    for name, column in zip(data.feature_names or [f"x{at}" for at in range(x.shape[1])], x.T, strict=True):
-        if not np.isfinite(column).all() or column.min() == column.max() or x.shape[1] < 2:
+    if data.x.shape[1] < 2:
+        return {}
+    x, y = data.x.detach().cpu().double(), data.y.detach().cpu().double()
+    standard = [Scaler.fit(values).transform(values) for values in (x, y)]
+    correlations = (standard[0] * standard[1][:, None]).mean(0)
+    found, labels = dict[str, str](), y.numpy()
+    classes = None if data.y.is_floating_point() else np.unique(labels, return_counts=True)[1]
+    for name, column, correlation in zip(data.feature_names, x.T.numpy(), correlations, strict=True):
+        if not np.isfinite(column).all() or column.min() == column.max():
             continue
         if classes is None:
-            is_copy = y.std() > 0 and np.corrcoef(column, y)[0, 1] ** 2 > _ALMOST
+            is_copy = bool(correlation**2 > _ALMOST)
         else:
-            labels, values = y[np.lexsort((y, column))], np.sort(column)
-            change = np.flatnonzero(labels[1:] != labels[:-1])
-            is_copy = len(change) == len(classes) - 1 > 0 and classes.min() >= _FEWEST_OF_A_CLASS
+            sorted_labels, values = labels[np.lexsort((labels, column))], np.sort(column)
+            change = np.flatnonzero(sorted_labels[1:] != sorted_labels[:-1])
+            is_copy = bool(len(change) == len(classes) - 1 > 0 and classes.min() >= _FEWEST_OF_A_CLASS)
             is_copy = is_copy and bool((values[change] < values[change + 1]).all())
         if is_copy:
             found[name] = "copy"

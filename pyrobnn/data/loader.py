@@ -9,15 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import SubsetRandomSampler as SubsetSampler
+from torch.utils.data import WeightedRandomSampler as WeightedSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from pyrobnn._core.checks import check_count, check_flag
@@ -136,7 +130,7 @@ class Loader:
     @property
     def shuffles(self) -> bool:
         """Whether it is a DataLoader that takes its examples in a random order."""
-        kinds = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+        kinds = (RandomSampler, SubsetSampler, WeightedSampler, DistributedSampler)
         return any(isinstance(sampler, kinds) for sampler in samplers_of(self.loader))
 
     @property
@@ -162,7 +156,7 @@ class Loader:
         """Return N, and the epoch of the loader, given the rows of its first batch; `InputError` for an unknown N."""
         with kept_generators(self.loader):
             epoch = _epoch(self.loader)
-        if epoch.first is not None and first_rows < epoch.first:
+        if epoch.num_rows is not None and first_rows < min(epoch.size, epoch.num_rows):
             epoch = epoch._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
         num_data = self.num_data or epoch.num_data
         if num_data is None:
@@ -172,18 +166,24 @@ class Loader:
 
 
 class Epoch(NamedTuple):
-    """N, the rows and batches of an epoch before `collate_fn`, and the rows of its first batch; None is unknown.
+    """N, and the rows of an epoch and the `size` of its batches before `collate_fn`; None is unknown.
 
-    `is_even` tells whether batches have equally many rows, `is_pass` whether each example comes once.
+    `is_pass` tells whether each example comes once.
     """
 
     num_data: int | None = None
     num_rows: int | None = None
-    num_batches: int = 0
-    first: int | None = None
-    is_even: bool = False
+    size: int = 1
     is_pass: bool = True
     unknown: str = "The DataLoader's dataset must have a length, and so must its sampler"
+
+    def mean_rows(self, first: int) -> float | None:
+        """Return the rows of an average batch, given those of the first; None if all batches have as many."""
+        if self.num_rows is None:
+            return first
+        if self.num_rows <= self.size or self.num_rows % self.size == 0:
+            return None
+        return self.num_rows / math.ceil(self.num_rows / self.size) * first / self.size
 
 
 def _epoch(loader: Iterable[Any]) -> Epoch:
@@ -195,8 +195,8 @@ def _epoch(loader: Iterable[Any]) -> Epoch:
         return Epoch(unknown="The DataLoader yields ready-made batches")
     is_stream = isinstance(loader.dataset, IterableDataset)
     sampler: Any = loader.dataset if is_stream else getattr(groups, "sampler", None)
-    is_known = is_stream or type(sampler) in (SequentialSampler, SubsetRandomSampler, DistributedSampler)
-    is_drawn = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+    is_known = is_stream or type(sampler) in (SequentialSampler, SubsetSampler, DistributedSampler)
+    is_drawn = isinstance(sampler, (RandomSampler, WeightedSampler))
     if type(groups) is not BatchSampler or not (is_known or is_drawn):
         return Epoch(is_pass=False, unknown="The DataLoader's sampler does not tell which examples an epoch has")
     num_data = num_rows = sampler.num_samples if is_drawn else _length(sampler)
@@ -206,11 +206,8 @@ def _epoch(loader: Iterable[Any]) -> Epoch:
     is_pass = not is_drawn or (not sampler.replacement and num_rows == num_data)
     if not num_rows:
         return Epoch()
-    size, left = groups.batch_size, num_rows % groups.batch_size
-    if left and groups.drop_last:
-        is_pass, num_rows, left = False, num_rows - left, 0
-    batches = math.ceil(num_rows / size)
-    return Epoch(num_data, num_rows, batches, min(size, num_rows), not left or batches == 1, is_pass)
+    left = num_rows % groups.batch_size if groups.drop_last else 0
+    return Epoch(num_data, num_rows - left, groups.batch_size, is_pass and not left)
 
 
 def _length(sized: Any) -> int | None:

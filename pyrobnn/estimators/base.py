@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
-from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
+from pyrobnn._core.checks import as_tensor, check_count, check_flag, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.settings import fields_of
@@ -213,7 +213,7 @@ class AbstractBNN(BaseEstimator):
         if self._imputer is not None:
             x, targets, weights, copies = stacked(both, targets, weights, self._imputer)
         names = [*self.encoder_.get_feature_names_out()]
-        standardize = bool(self.standardize)
+        standardize = check_flag(self.standardize, "standardize")
         return Data(x, targets, weights=weights, standardize=standardize, feature_names=names, groups=copies)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
@@ -289,13 +289,15 @@ class AbstractBNN(BaseEstimator):
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
         table, _ = self._checked(X, reset=False)
-        new = self.encoder_.outside(table.columns).table.query("unknown > 0 or missing > 0")
-        if len(new):
+        outside = self.encoder_.outside(table.columns)
+        if len(outside.table.query("unknown > 0 or missing > 0")):
             what = "are -1" if self.encoder_.categories == "ordinal" else "are predicted as mixtures of the known ones"
             warn_user(
                 f"X has what the fit had not: unknown categories {what}, and missing values are drawn given the others."
-                f"\n{new.drop(columns='beyond').to_string()}"
+                f"\n{outside.table.to_string()}"
             )
+        elif outside.warning:
+            warn_user(outside.warning)
         return self.encoder_.matrix(table.columns)
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:

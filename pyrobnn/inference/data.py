@@ -336,12 +336,9 @@ class Source:
             self.check_targets(bnn, y)
             return self.scaled(bnn, x, y)
 
-        epoch, mean, first = self.epoch, None, len(self.head[0])
-        assert epoch is not None  # it is a loader
-        if not epoch.is_even:  # rows of an average batch, judged by the first batch
-            mean = first if epoch.num_rows is None else epoch.num_rows / epoch.num_batches
-            mean = mean * first / epoch.first if epoch.first and epoch.num_rows is not None else mean
-        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, self.data.split)
+        assert self.epoch is not None  # it is a loader
+        mean = self.epoch.mean_rows(len(self.head[0]))
+        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, head=self.head, split=self.data.split)
 
     def check_targets(self, bnn: BNN, y: Tensor) -> None:
         """Refuse targets of a batch that the likelihood cannot produce; their positions may differ in number."""

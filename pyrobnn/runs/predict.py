@@ -42,7 +42,7 @@ def predict_table(
     for note in rows.notes:
         on_note(note)
     if len((outside := encoder.outside(rows.columns, first=1)).table):
-        on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}")
+        on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}\n{outside.warning}".rstrip())
     imputer = None
     if (place / ROWS).is_file():
         imputer = Imputer(load_file(place / ROWS)["rows"], encoder.onehot())

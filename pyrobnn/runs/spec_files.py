@@ -248,7 +248,7 @@ def leave_out(data: dict[str, Any]) -> list[str]:
     The first texts name the rows.
     """
     known = DataSpec(**data)
-    frame, _ = read_file(Path(str(known.path)), known.dialect)
+    frame = read_file(Path(str(known.path)), known.dialect)
     if known.missing == "impute" and frame[known.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[known.target])
     others = [name for name in map(str, frame) if name not in known.no_features]

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn.tables.files import NAMELESS
-from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, numbers_of, one_zone
+from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, numbers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,10 +19,8 @@ NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 MARK = "missingindicator_"
 """Start of the name of a column of 0 and 1 that marks where a number is missing."""
 _OF_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
-_MOST_CATEGORIES = 20
-"""Different texts that a column may always hold; more must come back in every second row, else they are names."""
-_MOST_NUMBERS = 20
-"""Different numbers that a column of categories may hold."""
+_MOST_CATEGORIES, _MOST_NUMBERS = 20, 20
+"""Different texts that a column may always hold (more must come back in every second row), and numbers among texts."""
 _MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
 _IMPUTE = "missing='impute', --set data.missing=impute"
 
@@ -52,11 +50,9 @@ def category_name(made: str, column: str) -> str:
 def rows_of(chosen: Any, first: int = 1) -> str:
     """Return which rows a mask has, counted from 1 below the names of the columns, or from another number."""
     numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
-    if len(numbers) == 1:
-        return f"row {numbers[0]}"
-    shown = ", ".join(numbers[:_MOST_NAMED_ROWS])
     more = len(numbers) - _MOST_NAMED_ROWS
-    return f"rows {shown} and {more} more" if more > 0 else f"rows {shown}"
+    shown = ", ".join(numbers[:_MOST_NAMED_ROWS]) + (f" and {more} more" if more > 0 else "")
+    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}"
 
 
 def order_of(values: Any) -> list[Any] | None:
@@ -89,8 +85,7 @@ class Read(NamedTuple):
 class Reader:
     """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
 
-    `is_new` tells the rows to train on from those to predict, and `categories` are columns that are categories whatever
-    they hold.
+    `is_new` tells the rows to train on from those to predict; `categories` are such columns whatever they hold.
     """
 
     is_file: bool
@@ -111,31 +106,28 @@ class Reader:
         without = f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
         if self.is_file and name.startswith(NAMELESS):
             raise InputError(f"{label} has no name in the file: name it, or {without}.")
-        read = self.read(column, label, before)
-        column, kind, has_order = read.column, read.how["kind"], "order" in read.how
-        present = column.dropna()
-        count, is_text = present.nunique(), kind == TEXTS and not has_order and name not in self.categories
-        if self.is_new and is_text and count > max(_MOST_CATEGORIES, len(present) / 2):
+        column, how, line = self.read(column, label, before)
+        present, is_text = column.dropna(), how["kind"] == TEXTS and "order" not in how
+        count = present.nunique()
+        is_named = self.is_new and is_text and name not in self.categories
+        if is_named and count > max(_MOST_CATEGORIES, len(present) / 2):
             raise InputError(
                 f"{label} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are "
                 "no categories: make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates, "
                 f"{without}, or say that they are categories (categories={[name]!r}, --categories)."
             )
-        if kind == NUMBERS:
+        if how["kind"] == NUMBERS:
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
                 raise InputError(f"{label} must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
-        if self.missing == "raise" and (kind != TEXTS or has_order):
+        if self.missing == "raise" and not is_text:
             if self.is_new and present.empty:
                 raise InputError(f"{label} has no value in any row (NaN): {without}.")
             self.refuse_gaps(column, label)
-        return read._replace(column=column.reset_index(drop=True))
+        return Read(column.reset_index(drop=True), how, line)
 
     def read(self, column: "pd.Series", label: str, before: How | None = None) -> Read:
-        """Return a column as numbers, dates or texts with None; `before` is how training read it.
-
-        `label` is the column in messages.
-        """
+        """Return a column as numbers, dates or texts with None; `before` is how training read it, `label` its name."""
         import pandas as pd
 
         name, expected = str(column.name), None if before is None else before["kind"]
@@ -150,10 +142,11 @@ class Reader:
         if column.isna().all() and (expected is not None or kind == "string"):
             return Read(pd.Series(pd.NaT if expected == DATES else np.nan, column.index), How(kind=expected or NUMBERS))
         if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-            zone = one_zone(column if column.dtype == object else column.dropna()[:1], before, label)
-            return Read(in_utc(pd.to_datetime(column, utc=True)), How(kind=DATES, zone=zone))
+            return Read(in_utc(pd.to_datetime(column, utc=True)), How(kind=DATES))
         if kind in ("string", "mixed", "mixed-integer"):
-            return self._of_texts(column.map(str, na_action="ignore"), name, label, before)
+            texts = column.map(str, na_action="ignore")
+            numbers = None if expected == DATES else self._as_numbers(texts, name, label, before)
+            return numbers or self._as_dates(texts, name, label, before)
         if expected == DATES:
             raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
         is_number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype)
@@ -161,38 +154,45 @@ class Reader:
             raise InputError(f"{label} has dtype {column.dtype} ({kind}): turn it into numbers or text.")
         return Read(column, How(kind=NUMBERS))
 
-    def _of_texts(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read:
-        """Return texts as numbers or dates, where they are; at least half must be so, else they are categories."""
-        expected, half = None if before is None else before["kind"], texts.notna().sum() / 2
-        if expected != DATES:
-            numbers = numbers_of(texts, self.decimal or ".")
-            strange = texts[numbers.isna()].dropna()
-            if self.decimal is None and len(strange):
-                other = numbers_of(texts, ",").notna()
-                if other.sum() >= half and other.sum() > numbers.notna().sum():
-                    such = texts[other & numbers.isna()].iloc[0]
-                    python = ".str.replace('.', '').str.replace(',', '.').astype(float)"
-                    how = "say so (--decimal ,)" if self.is_file else f"make numbers of it, {python}"
-                    raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: {how}.")
-            are_many = numbers.notna().sum() >= half or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
-            if expected == NUMBERS or are_many:
-                line = self._words(strange, numbers, name, label, "numbers, but text")
-                marked = texts[texts.str.contains(",", regex=False, na=False)]
-                is_open = self.decimal is None and marked.str.fullmatch(r"\s*[-+]?\d{1,3},\d{3}\s*").all()
-                if is_open and len(marked) and not line:
-                    how = "--decimal ," if self.is_file else "make numbers of it"
-                    such = marked.iloc[0].strip()
-                    line = f"column {name!r}: {such!r} has thousands as read; if commas mark decimals: {how}"
-                is_whole = strange.empty and not texts.str.contains(self.decimal or ".", regex=False, na=True).any()
-                return Read(numbers.astype(np.int64) if is_whole else numbers, How(kind=NUMBERS), line)
+    def _as_numbers(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read | None:
+        """Return texts as numbers, by the mark of decimals that reads the most, the one told where both do.
+
+        At least half must be numbers, else None. A column that both marks read, and nobody told, gets a line.
+        """
+        stored = None if before is None else before.get("decimal")
+        told = stored or self.decimal or "."
+        by = {mark: numbers_of(texts, mark) for mark in ([stored] if stored else [told, *{".", ","} - {told}])}
+        mark = max(by, key=lambda each: by[each].notna().sum())
+        numbers, other = by[mark], by["," if mark == "." and not stored else "." if not stored else mark]
+        strange, is_open = texts[numbers.isna()].dropna(), stored is None and self.decimal is None
+        such = next(iter(texts[numbers.ne(other) & numbers.notna()]), "")
+        how = f"X[{name!r}].str.replace('.', '').str.replace(',', '.').astype(float)"
+        how = "--decimal ," if self.is_file else how
+        are_most = numbers.notna().sum() >= texts.notna().sum() / 2
+        if is_open and mark == "," and are_most:
+            raise InputError(f"{label} holds numbers with a decimal comma, such as {such!r}: say so, {how}.")
+        are_numbers = are_most or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
+        if not are_numbers and (before is None or before["kind"] != NUMBERS):
+            return None
+        line = self._words(strange, numbers, name, label, "numbers, but text")
+        if is_open and such and numbers.notna().equals(other.notna()) and not line:
+            change = "its comma marks decimals" if "," in such else "its point marks thousands"
+            line = (
+                f"column {name!r}: {such.strip()!r} is read as {numbers[texts == such].iloc[0]:g}; if {change}: {how}"
+            )
+        is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
+        return Read(numbers.astype(np.int64) if is_whole else numbers, How(kind=NUMBERS, decimal=mark), line)
+
+    def _as_dates(self, texts: "pd.Series", name: str, label: str, before: How | None) -> Read:
+        """Return texts as dates, where more than half are, else as categories."""
         try:
             dates, form = dates_of(texts, None if before is None else before.get("format"))
         except InputError as error:
             raise InputError(f"{label} holds {error}") from None
-        if expected is None and dates.notna().sum() <= half:
+        if before is None and dates.notna().sum() <= texts.notna().sum() / 2:
             return Read(as_text(texts), How(kind=TEXTS))
         line = self._words(texts[dates.isna()].dropna(), dates, name, label, "dates, but other text")
-        return Read(dates, How(kind=DATES, format=form, zone=one_zone(texts[dates.notna()], before, label)), line)
+        return Read(dates, How(kind=DATES, format=form), line)
 
     def _words(self, strange: "pd.Series", values: "pd.Series", name: str, label: str, most: str) -> str:
         """Return a line about texts unlike most of a column, which count as missing where gaps may be; else refuse."""
@@ -211,8 +211,7 @@ class Reader:
         if (gaps := column.isna()).any():
             drawn = f", or have them drawn ({_IMPUTE})" if self.is_new else f"; a fit with {_IMPUTE} can predict them"
             count = counted(int(gaps.sum()), "missing value")
-            told = advice or f"drop those rows{drawn}"
-            raise InputError(f"{label} has {count} (NaN), in {self.rows(gaps)}: {told}.")
+            raise InputError(f"{label} has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
 
 
 def as_text(column: "pd.Series") -> "pd.Series":
@@ -228,27 +227,23 @@ def as_text(column: "pd.Series") -> "pd.Series":
 
 
 def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
-    """Return columns with those of dates, and of ordered categories without `values`, as numbers."""
+    """Return columns with those of dates, and of ordered categories, as numbers."""
     import pandas as pd
 
     made: dict[str, pd.Series] = {}
     for name, how in read.items():
-        is_ranked = "order" in how and "values" not in how
-        column = _places(columns[name], name, how["order"]) if is_ranked else columns[name]
+        column = columns[name]
+        if "order" in how:
+            places = column.map({value: float(at) for at, value in enumerate(how["order"])}).astype(np.float64)
+            if len(odd := column[column.notna() & places.isna()]):
+                order = listed(how["order"], " < ")
+                raise InputError(f"Column {name!r} holds {odd.iloc[0]!r}, and its order is {order}: use those.")
+            column = places
         new = date_columns(column, name, how) if how["kind"] == DATES else {name: column}
         if twice := sorted(made.keys() & new.keys()):
             raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
         made |= new
     return pd.DataFrame(made)
-
-
-def _places(column: "pd.Series", name: str, order: Sequence[str]) -> "pd.Series":
-    """Return the places of values in their order, NaN where they are missing."""
-    places = column.map({value: float(place) for place, value in enumerate(order)}).astype(np.float64)
-    odd = column[column.notna() & places.isna()]
-    if len(odd):
-        raise InputError(f"Column {name!r} holds {odd.iloc[0]!r}, and its order is {listed(order, ' < ')}: use those.")
-    return places
 
 
 def teaches_nothing(column: "pd.Series") -> str:

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded
 from pyrobnn.tables.files import Dialect
 from pyrobnn.tables.reading import Table, read_again
 from pyrobnn.tables.texts import How, date_names, dates_in_words, day, learned_dates
+
+_BEYOND = 0.5
+"""Share of a column's range in the fit; further beyond it a smooth function may have turned."""
 
 
 class Outside(NamedTuple):
@@ -23,13 +26,24 @@ class Outside(NamedTuple):
     table: pd.DataFrame
     rows: list[str]
 
+    @property
+    def warning(self) -> str:
+        """A sentence on numbers far from those of the fit, empty without any."""
+        far = self.table.query("beyond > 0")
+        if far.empty:
+            return ""
+        others = f", like {listed(map(repr, far.index[1:]))}" if len(far) > 1 else ""
+        such_as, row, had = far.iloc[0][["such_as", "row", "had"]]
+        such = f"Column {far.index[0]!r} has {such_as} in row {row}, far from the {had} of the fit{others}"
+        return f"{such}: the data say little of predictions there."
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Encoder:
     """From a table of numbers, dates and categories to a matrix of numbers, as learned from the rows of a fit.
 
     The matrix has the numbers, NaN in gaps, then marks of 0 and 1 for numbers with gaps in the fit, then the
-    categories; an unknown category becomes zeros, or -1. The fields are in JSON's types.
+    categories; an unknown category becomes zeros, or -1. Ordered categories are numbers, their places in the order.
 
     Attributes:
         categories: "onehot" or "ordinal".
@@ -49,22 +63,20 @@ class Encoder:
     ) -> Self:
         """Return the encoder that rows teach, of columns as `read` returns them."""
         learned = {name: one.copy() for name, one in how.items()}
-        is_ordinal = "ordinal" in ([categories] if isinstance(categories, str) else categories)
-        encoding = "ordinal" if is_ordinal else "onehot"
         for name, one in learned.items():
             if one["kind"] == DATES:
                 one["start"], one["phases"] = learned_dates(columns[name])
-            if one["kind"] == TEXTS and not (is_ordinal and "order" in one):
+            if one["kind"] == TEXTS and "order" not in one:
                 one["values"] = _sorted(set(columns[name]))
         numbers = expanded(columns, learned)
         for name, one in learned.items():
-            if "values" in one:
-                continue
-            column = numbers[f"{name} (days)" if one["kind"] == DATES else name]
-            one["lack"] = bool(column.isna().any())
-            if one["kind"] != TEXTS and len(present := column.dropna()):
-                one["range"], one["margins"] = range_of(np.sort(present.to_numpy()))
-        return cls(encoding, missing, learned, decimal)
+            if "values" not in one:
+                column = numbers[f"{name} (days)" if one["kind"] == DATES else name]
+                one["lack"] = bool(column.isna().any())
+                if one["kind"] != TEXTS and not column.isna().all():
+                    one["range"] = [float(column.min()), float(column.max())]
+        told = [categories] if isinstance(categories, str) else categories
+        return cls("ordinal" if "ordinal" in told else "onehot", missing, learned, decimal)
 
     @classmethod
     def stored(cls, values: Mapping[str, Any] | None, names: Sequence[str] = ()) -> Self:
@@ -80,11 +92,7 @@ class Encoder:
         return read_again(source, self.columns, self.missing, Dialect(sep, self.decimal, encoding))
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the matrix of a file, a frame, or an array with as many columns as the fit."""
-        if isinstance(X, np.ndarray):
-            if X.shape[1] != len(self.columns):
-                raise InputError(f"X has {X.shape[1]} columns, and the fit had {len(self.columns)}: pass those.")
-            X = pd.DataFrame(X, columns=[*self.columns])
+        """Return the matrix of a file or a frame with the columns of the fit."""
         return self.matrix(self.read(X).columns)
 
     def matrix(self, columns: pd.DataFrame) -> np.ndarray:
@@ -98,7 +106,7 @@ class Encoder:
         from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
         numbers, values = self._numbers, self._values
-        known = [np.array(each, dtype=object) for each in values.values()]
+        known: Any = [np.array(each, dtype=object) for each in values.values()]
         onehot = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
         ordinal = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=-1)
         gaps = [part for name, part in numbers if self.columns[name].get("lack")]
@@ -108,9 +116,8 @@ class Encoder:
             ("categories", onehot if self.categories == "onehot" else ordinal, list(values)),
         ]
         row = {part: pd.Series([0.0]) for _, part in numbers}
-        return ColumnTransformer(steps).fit(
-            pd.DataFrame(row | {name: pd.Series(values[name][:1], dtype=object) for name in values})
-        )
+        row |= {name: pd.Series(each[:1], dtype=object) for name, each in values.items()}
+        return ColumnTransformer(steps).fit(pd.DataFrame(row))
 
     @property
     def _values(self) -> dict[str, list[str | None]]:
@@ -162,40 +169,29 @@ class Encoder:
     def outside(self, columns: pd.DataFrame, first: int = 0) -> Outside:
         """Return unknown categories, gaps where the fit had none, and numbers beyond those of the fit.
 
-        The table has a row for each column with any, the counts `unknown`, `missing` and `beyond`, an example `such_as`
+        A number is beyond if it lies outside of the range in the fit by more than half of that range. The table has a
+        row for each column with any, the counts `unknown`, `missing` and `beyond`, an example `such_as`, the furthest,
         with its `row`, counted from `first`, and what the fit `had`.
         """
-        found, marks = dict[str, dict[str, Any]](), list[np.ndarray]()
+        found, marks = dict[str, list[Any]](), list[np.ndarray]()
         numbers = expanded(columns, self.columns)
         for name, how in self.columns.items():
             values = numbers[f"{name} (days)" if how["kind"] == DATES else name]
             known = how.get("values", [])
+            low, high = how.get("range", [-math.inf, math.inf])
+            had = f"{len(known)} categories" if "values" in how else f"{_said(how, low)} to {_said(how, high)}"
             is_gap = values.isna() & (not how.get("lack", None in known))
             is_new = values.notna() & ("values" in how) & ~values.isin(known)
-            low, high = how.get("range", [math.nan, math.nan])
-            below, above = how.get("margins", [0.0, 0.0])
-            is_far = (values < low - below) | (values > high + above) if "range" in how else is_gap & False
-            marks.append(np.where(is_gap | is_new | is_far, name, ""))
+            excess = np.fmax(low - values, values - high) if "range" in how else is_new * 0.0
+            is_beyond = excess > (high - low) * _BEYOND
+            marks.append(np.where(is_gap | is_new | is_beyond, name, ""))
             if marks[-1].any():
-                row = int((is_new | is_far if (is_new | is_far).any() else is_gap).argmax())
-                had = f"{len(known)} categories" if "values" in how else f"{_said(how, low)} to {_said(how, high)}"
-                counts = {"unknown": is_new.sum(), "missing": is_gap.sum(), "beyond": is_far.sum()}
-                found[name] = counts | {"such_as": _said(how, values.iloc[row]), "row": first + row, "had": had}
+                row = int((excess if is_beyond.any() else is_new if is_new.any() else is_gap).argmax())
+                counts = [each.sum() for each in (is_new, is_gap, is_beyond)]
+                found[name] = [*counts, _said(how, values.iloc[row]), first + row, had]
         heads = ["unknown", "missing", "beyond", "such_as", "row", "had"]
         table = pd.DataFrame.from_dict(found, orient="index", columns=heads).rename_axis("column")
         return Outside(table, [", ".join(filter(None, row)) for row in zip(*marks, strict=True)])
-
-
-def range_of(ordered: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return the ends of N values in order, and how far beyond them a new value is well outside.
-
-    That is the distance at each end over which the outermost k = sqrt(N) spread: the scale of the tail. A new value of
-    an exponential tail lies beyond with probability 2 / ((k + 1) (N + 1)), one of a shorter tail seldomer: the spacings
-    of ordered values are independent (Renyi 1953).
-    """
-    low, high, count = float(ordered[0]), float(ordered[-1]), math.isqrt(len(ordered) - 1)
-    margins = [float(ordered[count]) - low, high - float(ordered[-1 - count])]
-    return [low, high], margins
 
 
 def _said(how: How, value: Any) -> str:

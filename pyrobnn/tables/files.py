@@ -7,7 +7,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,19 +21,10 @@ NAMELESS = "Unnamed: "
 """Start of the name that pandas gives to a column without one, such as a saved index."""
 _SEPARATORS = "\t;|,"
 """In this order: a decimal comma makes commas as regular as separators."""
-_SAMPLE, _MOST_ROWS = 20, 1000
-"""Lines that tell the separator, and rows that tell whether points may mark thousands."""
-_UNREADABLE = (
-    ValueError,
-    LookupError,
-    OSError,
-    EOFError,
-    TypeError,
-    Warning,
-    zlib.error,
-    zipfile.BadZipFile,
-    csv.Error,
-)
+_SAMPLE, _FIRST_ROWS = 20, 1000
+"""Lines that tell the separator, and rows that tell whether points may mark thousands, before all do."""
+_UNREADABLE = (ValueError, LookupError, OSError, EOFError, TypeError, ImportError, Warning)
+_DAMAGED = (zlib.error, zipfile.BadZipFile, csv.Error)
 _THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
 
 
@@ -87,8 +77,8 @@ def column_names(path: Path, dialect: Dialect = _PLAIN) -> list[str]:
     return [name.strip() or f"{NAMELESS}{i}" for i, name in enumerate(first)]
 
 
-def read_file(path: Path, dialect: Dialect) -> tuple["pd.DataFrame", list[str]]:
-    """Return the whole file, and its columns of decimals whose points may be for thousands.
+def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
+    """Return the whole file, with text where points may be for decimals or for thousands.
 
     A file without rows, or with names that files cannot hold, is refused.
     """
@@ -107,11 +97,16 @@ def read_file(path: Path, dialect: Dialect) -> tuple["pd.DataFrame", list[str]]:
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     if odd := [name for name in frame.columns if "\0" in name]:
         raise InputError(f"{path} has a column with a null character, {odd[0]!r}: rename it.")
-    decimals = [at for at, name in enumerate(frame) if frame[name].dtype == "float64" and (frame[name] % 1 > 0).any()]
-    if dialect.decimal is not None or not decimals or suffix in (".parquet", ".xlsx"):
-        return frame, []
-    texts = _csv(path, dialect, dtype=str, nrows=_MOST_ROWS)
-    return frame, [frame.columns[at] for at in decimals if texts.iloc[:, at].dropna().str.fullmatch(_THOUSANDS).all()]
+    if dialect.decimal is None and suffix not in (".parquet", ".xlsx"):
+        open_at = [
+            at for at, name in enumerate(frame) if frame[name].dtype == "float64" and (frame[name] % 1 > 0).any()
+        ]
+        for rows in (_FIRST_ROWS, None):
+            texts = _csv(path, dialect, dtype=str, nrows=rows) if open_at else frame
+            open_at = [at for at in open_at if texts.iloc[:, at].dropna().str.fullmatch(_THOUSANDS).all()]
+        for at in open_at:
+            frame.isetitem(at, texts.iloc[:, at].array)
+    return frame
 
 
 def _csv(path: Path, dialect: Dialect, **options: Any) -> "pd.DataFrame":
@@ -126,8 +121,6 @@ def _csv(path: Path, dialect: Dialect, **options: Any) -> "pd.DataFrame":
 def _excel(path: Path, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
-    if find_spec("openpyxl") is None:
-        raise InputError(f"{path} is an Excel file, which openpyxl reads: install it, or save the table as CSV.")
     return pd.read_excel(path, engine="openpyxl", **options)
 
 
@@ -151,6 +144,6 @@ def _read[R](path: Path, read: Callable[[], R]) -> R:
         raise
     except UnicodeError as error:
         raise InputError(f"{path} is not text of this encoding ({error}): name it, as by --encoding cp1252.") from None
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, *_DAMAGED) as error:
         why = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
         raise InputError(f"{path} cannot be read as a table ({why}): mend it, or save it as CSV or Parquet.") from None

@@ -20,10 +20,8 @@ CATEGORIES, MISSING = ("onehot", "ordinal"), ("raise", "impute")
 """How categories become numbers, and the treatments of missing values."""
 LEAST_AMOUNT = 100
 """Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
-_MOST_CLASSES = 10
-"""Most distinct whole numbers that count as classes without a given task."""
-_MOST_TEXTS = 50
-"""Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
+_MOST_CLASSES, _MOST_TEXTS = 10, 50
+"""Different whole numbers that are classes where no task is given, and texts; more texts must come ten times each."""
 _IN_WORDS = {NUMBERS: "numbers", DATES: "dates", TEXTS: "categories"}
 
 
@@ -60,10 +58,14 @@ class Table:
     @property
     def described(self) -> str:
         """The columns by their kinds, with the number of categories of each, in a line."""
-        names = {kind: [name for name, how in self.how.items() if how["kind"] == kind] for kind in _IN_WORDS}
-        counts = {name: self.columns[name].nunique(dropna=False) for name in names[TEXTS]}
-        shown = names | {TEXTS: [f"{name} ({count})" for name, count in counts.items()]}
-        return "; ".join(f"{_IN_WORDS[kind]}: {listed(each)}" for kind, each in shown.items() if each)
+        kinds = {
+            name: "ordered categories" if "order" in how else _IN_WORDS[how["kind"]] for name, how in self.how.items()
+        }
+        shown = {kind: list[str]() for kind in (*_IN_WORDS.values(), "ordered categories")}
+        for name, kind in kinds.items():
+            is_text = self.how[name]["kind"] == TEXTS
+            shown[kind].append(f"{name} ({self.columns[name].nunique(dropna=False)})" if is_text else name)
+        return "; ".join(f"{kind}: {listed(each)}" for kind, each in shown.items() if each)
 
 
 def read(
@@ -104,29 +106,21 @@ def read(
         >>> table.described
         'numbers: size; dates: sold; categories: kind (2)'
     """
-    known = {
-        "task": (task, (None, *get_args(Task))),
-        "decimal": (decimal, (None, ".", ",")),
-        "missing": (missing, MISSING),
-    }
-    for name, (value, values) in known.items():
+    told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
+    for name, value, values in (
+        ("task", task, (None, *get_args(Task))),
+        ("decimal", decimal, (None, ".", ",")),
+        ("missing", missing, MISSING),
+    ):
         if value not in values:
             raise InputError(f"`{name}` must be one of {', '.join(map(repr, values))}, got {value!r}.")
-    left_out = [name for name in (id, *drop) if name is not None]
-    wanted = left_out if target is None else [target, *left_out]
-    told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
-    frame, open_points = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
+    wanted = [name for name in (target, id, *drop) if name is not None]
+    frame = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
     names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
         raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
     reader = Reader(_is_path(source), is_new=True, decimal=decimal, missing=missing, categories=told)
-    faults, found = list[str](), None
-    notes = [
-        f"column {name!r}: {frame[name][frame[name] % 1 > 0].iloc[0]:g} has decimals as read; if points mark "
-        "thousands: --decimal ,"
-        for name in open_points
-        if name not in (*left_out, *told)
-    ]
+    faults, notes, found = list[str](), list[str](), None
     is_known = np.ones(len(frame), dtype=bool) if target is None else frame[target].notna().to_numpy()
     if target is not None:
         try:
@@ -139,9 +133,9 @@ def read(
 
 def read_again(source: Any, before: Mapping[str, How], missing: str, dialect: Dialect) -> Table:
     """Return columns of a file or a frame for prediction, in this order, read as in training."""
-    frame, _ = _frame(source, list(before), dialect._replace(decimal=dialect.decimal or "."))
+    frame = _frame(source, list(before), dialect._replace(decimal=dialect.decimal or "."))
     reader = Reader(_is_path(source), is_new=False, decimal=dialect.decimal, missing=missing)
-    return _read(source, frame, before, reader, faults=[], notes=[])
+    return _read(source, frame, before, reader)
 
 
 def _read(
@@ -150,13 +144,13 @@ def _read(
     before: Mapping[str, How | None],
     reader: Reader,
     *,
-    faults: list[str],
-    notes: list[str],
+    faults: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Table:
     """Return columns as numbers, dates or text, and how each was read; refuse their faults in one message."""
     import pandas as pd
 
-    read = dict[str, Read]()
+    read, faults = dict[str, Read](), [*faults]
     for name, known in before.items():
         try:
             read[name] = reader.feature(frame[name], known)
@@ -169,9 +163,8 @@ def _read(
         told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
         more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
         raise InputError(f"{start}, for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}")
-    columns = pd.DataFrame({name: one.column for name, one in read.items()})
-    lines = (*notes, *(one.line for one in read.values() if one.line))
-    return Table(columns, {name: one.how for name, one in read.items()}, frame, lines)
+    columns, lines = pd.DataFrame({name: one.column for name, one in read.items()}), (one.line for one in read.values())
+    return Table(columns, {name: one.how for name, one in read.items()}, frame, (*notes, *filter(None, lines)))
 
 
 def is_frame(X: Any) -> bool:
@@ -185,15 +178,15 @@ def _is_path(source: Any) -> bool:
     return isinstance(source, (str, Path))
 
 
-def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> tuple["pd.DataFrame", list[str]]:
-    """Return a source as a frame with these columns, and the columns whose points may be for thousands."""
+def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
+    """Return a source as a frame with these columns."""
     if _is_path(source):
         check_names(Path(source), wanted, dialect)
         return read_file(Path(source), dialect)
     frame = framed(source)
     if lost := [name for name in wanted if name not in frame]:
         raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {listed(frame)}.")
-    return frame, []
+    return frame
 
 
 def framed(source: Any) -> "pd.DataFrame":
@@ -235,36 +228,42 @@ def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[st
     elif num := len(given) - len(present):
         notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
     column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects(), label)
-    notes += [line] if line else []
+    notes += filter(None, [line])
     if how["kind"] == DATES:
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
-    numeric = types.is_numeric_dtype(column.dtype)
-    if len(present) < len(given) and column.dtype == np.float64 and (column % 1 == 0).all():
-        column = column.astype(np.int64)  # as pandas reads them without gaps
-    is_whole = numeric and not types.is_bool_dtype(column.dtype) and bool((column % 1 == 0).all())
+    is_whole = types.is_numeric_dtype(column.dtype) and not types.is_bool_dtype(column.dtype)
+    is_whole = is_whole and bool((column % 1 == 0).all())
+    is_real = types.is_float_dtype(column.dtype) and not (is_whole and len(present) < len(given))  # gaps made floats
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     has_many = column.nunique() > _MOST_CLASSES
-    if task is None and types.is_integer_dtype(column.dtype) and has_many and not is_amount:
+    if task is None and is_whole and not is_real and has_many and not is_amount:
         raise InputError(
-            f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
-            "they are counts (--set likelihood.type=poisson), amounts (--task regression) or classes (--task "
+            f"{label} holds {column.nunique()} different whole numbers, {column.min():g} to {column.max():g}: say "
+            "whether they are counts (--set likelihood.type=poisson), amounts (--task regression) or classes (--task "
             "classification); in Python by `task`."
         )
-    if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or (is_amount and has_many))):
-        if not numeric:
-            such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
-            raise InputError(f"{label} must be numeric for a regression, and holds text, such as {such}: mend it.")
-        values = column.to_numpy(dtype=np.float64)
-        if (infinite := column.astype(np.float64).abs() == np.inf).any():
-            raise InputError(f"{label} must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
-        if len(values) > 1 and (values == values[0]).all():
-            raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
-        may_count = is_whole and not (line or is_amount or task) and values.min() >= 0
-        hint = "; if they are counts, --set likelihood.type=poisson" if may_count else ""
-        return Target("regression", values, (), ("whole numbers" if is_whole else "real numbers") + hint)
-    if types.is_float_dtype(column.dtype) and not is_whole:
+    if task == "regression" or (task is None and (is_real or (is_amount and has_many))):
+        return _real(column, label, reader, is_whole=is_whole, may_count=not (line or is_amount or task))
+    if is_real and not is_whole:
         raise InputError(f"{label} must hold whole numbers or text for a classification: ask for a regression.")
     return _classes(column, label, order_of(given), is_told=task is not None, is_whole=is_whole)
+
+
+def _real(column: "pd.Series", label: str, reader: Reader, *, is_whole: bool, may_count: bool) -> Target:
+    """Return real values, finite and not all the same."""
+    from pandas.api import types
+
+    if not types.is_numeric_dtype(column.dtype):
+        such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
+        raise InputError(f"{label} must be numeric for a regression, and holds text, such as {such}: mend it.")
+    values = column.to_numpy(dtype=np.float64)
+    if np.isinf(values).any():
+        infinite = column.astype(np.float64).abs() == np.inf
+        raise InputError(f"{label} must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
+    if len(values) > 1 and (values == values[0]).all():
+        raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
+    hint = "; if they are counts, --set likelihood.type=poisson" if may_count and is_whole and min(values) >= 0 else ""
+    return Target("regression", values, (), ("whole numbers" if is_whole else "real numbers") + hint)
 
 
 def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_told: bool, is_whole: bool) -> Target:

@@ -18,8 +18,6 @@ _DAYS = (
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _FORMATS = (_ISO, *(day + time for day in _DAYS for time in _TIMES))
 _DATE = r".*\d.*[-./, ].*\d.*"
-_ZONED = r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)"
-"""Dates with a time zone, as pandas writes them and as the international format has them."""
 _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
 _PHASES = {"year": ("the day of the year", 366), "week": ("the weekday", 7), "hour": ("the time of day", 1)}
@@ -29,20 +27,19 @@ _PHASES = {"year": ("the day of the year", 366), "week": ("the weekday", 7), "ho
 class How(TypedDict, total=False):
     """How a column is read, in JSON's types, and what an encoder has learned of it.
 
-    Dates have their `format`, a `zone` or none, and the `start` and the `phases` that become columns; categories have
-    their `order`, or their `values`; numbers and dates the `range` of training with its `margins`, and whether some
-    values `lack`.
+    Numbers from texts have their mark, `decimal`; dates their `format`, and the `start` and the `phases` that become
+    columns; categories their `order`, or their `values`; numbers and dates the `range` of training, and
+    whether some values `lack`.
     """
 
     kind: Required[str]
+    decimal: str
     format: str
-    zone: bool | None
     start: str
     phases: list[str]
     order: list[str]
     values: list[str | None]
     range: list[float]
-    margins: list[float]
     lack: bool
 
 
@@ -91,19 +88,6 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
 def in_utc(dates: "pd.Series") -> "pd.Series":
     """Return dates with a time zone in UTC, without it, to the microsecond."""
     return dates.dt.tz_convert("UTC").dt.tz_localize(None).dt.as_unit("us")
-
-
-def one_zone(cells: "pd.Series", before: How | None, label: str) -> bool | None:
-    """Return whether dates say their time zone, None without any; refuse some that do, or do not as in training."""
-    present = cells.dropna().astype(str)
-    told = present.str.fullmatch(_ZONED).astype(bool)
-    learned = None if before is None else before.get("zone")
-    expected = learned if learned is not None else bool(told.iloc[0]) if len(told) else None
-    if len(odd := present[told != expected]):
-        how, others = ("without", "with") if expected else ("with", "without")
-        where = f"beside dates {others} it" if learned is None else f"and training had them {others} it"
-        raise InputError(f"{label} holds dates {how} a time zone, such as {odd.iloc[0]!r}, {where}: write all alike.")
-    return expected
 
 
 def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:

@@ -49,7 +49,7 @@ class Captured:
             if all(a is b for batch in data for a, b in zip(batch, data[0], strict=True)):
                 data = data[:1]
         else:
-            batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
+            batch_size, data = None, [tuple(values.clone() for values in first.batches.example)]
         self._shapes = [value.shape for value in tree_leaves(data[0])]
         objectives = [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits]
         with torch.random.fork_rng():
