@@ -254,11 +254,13 @@ def test_columns_go_by_position_where_one_side_has_no_names(first, later):
     np.testing.assert_array_equal(model.predict(FRAMES[later]), expected)
 
 
-@pytest.mark.parametrize("kind", ["array", "numbered", "named"])
-def test_the_number_of_columns_must_be_that_of_training(kind):
-    rows = {"array": X[:, :2], "numbered": pd.DataFrame(X[:, :2]), "named": FRAMES["named"][["p", "q"]]}[kind]
+@pytest.mark.parametrize("kind", ["array", "numbered", "named", "in another order"])
+def test_columns_must_be_those_of_training(kind):
+    named = FRAMES["named"]
+    given = {"array": X, "numbered": FRAMES["numbered"]}.get(kind, named)
+    rows = {"array": X[:, :2], "numbered": pd.DataFrame(X[:, :2]), "named": named[["p", "q"]]}
     with pytest.raises(ValueError, match="is expecting 3 features|feature names should match"):
-        regressor().fit(FRAMES[kind], Y).predict(rows)
+        regressor().fit(given, Y).predict(rows.get(kind, named[["q", "p", "r"]]))
 
 
 # Targets, weights of classes, numbers of draws

@@ -1,6 +1,5 @@
 """What the estimators take and refuse: frames, categories, missing values, labels, parameters."""
 
-import functools
 import sys
 import warnings
 
@@ -35,12 +34,6 @@ def table(**more):
 
 def regressor(**settings):
     return bnn.BNNRegressor(**(QUICK | settings))
-
-
-@functools.cache
-def of_the_table():
-    """A regressor fitted to the table, for predictions alone."""
-    return regressor().fit(table(), Y)
 
 
 def one_hot(places):
@@ -100,24 +93,7 @@ def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
     assert found.posterior_.record.feature_names == ["size", "flag", "place_a", "place_b", "place_c"]
 
 
-def test_columns_must_be_those_of_training_and_finite():
-    model = of_the_table()
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(table().rename(columns={"size": "length"}))
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(table()[["place", "flag", "size"]])
-    with pytest.raises(ValueError, match="must be finite, and is inf in row 5"):
-        model.predict(table().assign(size=[1, 2, 3, 4, 5, np.inf]))
-
-
 # Missing values
-
-
-def with_gaps():
-    frame = table()
-    frame.loc[1, "size"] = np.nan
-    frame.loc[2, "place"] = None
-    return frame
 
 
 def test_missing_values_are_refused_by_column():
