@@ -353,8 +353,6 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert (found.worst.name, found.mood) == ("constant", "bad")
         assert found.next_step.settings == ("fit.steps=4",)
-        (lost,) = (finding for finding in found.findings if finding.name == "prior")
-        assert (lost.kind, lost.facts["sites"]) == ("warning", "2.weight")
 
 
 def told(model, data, method, **options):

@@ -189,61 +189,6 @@ def test_infinite_variances_and_columns_of_other_units():
     assert (found.value, found.facts["where"]) == (0, " of target column 0")
 
 
-def patients(seed):
-    """12 patients of 10 rows: a column of their time, 8 columns of their own, and an intercept that no column tells."""
-    generator = torch.Generator().manual_seed(seed)
-    patient = torch.arange(12).repeat_interleave(10)
-    columns, shift = (torch.randn(12, *size, generator=generator, dtype=torch.float64)[patient] for size in ((8,), ()))
-    time, noise = (torch.randn(120, generator=generator, dtype=torch.float64) for _ in range(2))
-    return torch.cat([time[:, None], columns], 1), time + shift + 0.3 * noise, patient
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_coverage_of_new_groups_is_that_of_the_exact_predictive_of_the_others(seed):
-    """Of a refit without these three patients, in closed form; a test on rows of all patients cannot tell it."""
-    x, y, patient = patients(seed)
-    model = bnn.BNN(
-        bnn.MLP(9, [], 1, dtype="float64"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.3)
-    )
-
-    def found(test, labels):
-        guide = bnn.guides.Laplace(structure="full")
-        posterior = model.fit(x[~test], y[~test], guide=guide, steps=1000, lr=0.05, seed=0, progress=False)
-        groups = (labels[~test], labels[test])
-        return bnn.diagnose(posterior, (x[~test], y[~test]), (x[test], y[test]), groups=groups, num_draws=2000)
-
-    new = patient >= 9
-    columns = torch.cat([x, torch.ones(120, 1)], 1)
-    train = columns[~new]
-    covariance = (train.T @ train / 0.09 + torch.eye(10)).inverse()
-    mean = columns[new] @ covariance @ train.T @ y[~new] / 0.09
-    spread = (0.09 + (columns[new] @ covariance * columns[new]).sum(1)).sqrt()
-    inside = float(((y[new] - mean).abs() < 1.96 * spread).double().mean())
-    of_groups = found(new, patient)
-    (finding,) = named(of_groups.findings, "groups")
-    assert inside < 0.7
-    assert finding.value == pytest.approx(inside, abs=0.04)  # one row of 30 at an end of its interval
-    assert (finding.kind, finding.facts) == ("warning", {"num": 30, "of": "coverage"})
-    among = found(torch.arange(120) % 5 == 0, np.array([f"p{number}" for number in patient]))
-    assert [finding.kind for finding in named(among.findings, "known groups")] == ["note"]
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ((["a", None], ["b"]), "`groups` has no label in place 1, but None"),
-        ((["a", "b", "c"], ["b"]), "`groups` must have one label for each of the 2 examples"),
-        (([("a", 1), ("b", 1)], [9]), "`groups` must have one label for each of the 2 examples"),
-        (["a", "b", "c"], "`groups` must be a pair of labels"),
-    ],
-)
-def test_groups_that_do_not_fit_are_refused(groups, message):
-    posterior = bnn.BNN(bnn.MLP(1, [], 1)).fit([[0.0], [1.0]], [0.0, 1.0], steps=1, seed=0, progress=False)
-    with pytest.raises(bnn.InputError, match=message):
-        bnn.diagnose(posterior, ([[0.0], [1.0]], [0.0, 1.0]), ([[0.5]], [0.5]), groups=groups)
-
-
 @pytest.mark.nightly
 def test_single_errors_of_confident_classifiers_are_no_alarm():
     """Exact predictions of 0.999 for 100 labels, 80 times: at 0.01 a share of 0.01 + 3 standard errors of 0.011."""

@@ -19,7 +19,7 @@ from pyrobnn.verdict.remedies import first
 SENTENCES = Path(__file__).parent / "findings.txt"
 NAMES = {
     "basis": "held out", "num": 40, "rows": "", "examples": "15 examples of class 'yes'", "rival": "a linear model",
-    "reason": "not converged within max_steps=9", "sites": "0.weight", "where": "", "of": "coverage",
+    "reason": "not converged within max_steps=9", "where": "",
     "missed": "'yes'", "columns": "'id'",
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
@@ -96,7 +96,7 @@ def test_a_verdict_is_the_worst_finding():
 
 
 def test_templates_take_no_other_names():
-    known = {*NAMES, *NUMBERS, "value", "expected", "error", "inner"}
+    known = {*NAMES, *NUMBERS, "value", "expected", "error"}
     for template in templates().values():
         assert {name for _, name, *_ in string.Formatter().parse(template.lead + template.rest) if name} <= known
 

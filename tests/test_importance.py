@@ -118,7 +118,7 @@ def test_standard_error_of_the_evidence_is_its_spread():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_the_evidence_of_a_tail_is_within_its_wider_error_and_names_mirror_images(seed):
+def test_the_evidence_of_a_tail_is_within_its_wider_error(seed):
     """w2 tanh(w1 x) by quadrature over one of its two mirror images, within 3 standard errors."""
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
     y = x[:, 0].tanh() + 0.3 * torch.randn(9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -133,8 +133,6 @@ def test_the_evidence_of_a_tail_is_within_its_wider_error_and_names_mirror_image
     posterior = bnn.fit(model, (x, y), bnn.SVI(guide="mean_field", steps=1000, lr=0.02), seed=seed, progress=False)
     weights = bnn.importance_weights(posterior, (x, y))
     assert abs(weights.log_evidence.mean - one) < 3 * weights.log_evidence.stderr
-    assert math.exp(weights.log_images) == pytest.approx(2)
-    assert "one of 2 mirror images" in str(weights)
     assert "(reliable" not in str(weights) or weights.khat < 0.5
 
 
@@ -184,7 +182,7 @@ def test_uses_are_checked(wide):
     weights = bnn.importance_weights(at_the_posterior(0.3), DATA, num_draws=1000)
     assert not weights.is_reliable
     for use, message in (
-        (lambda: weights.expectation(np.ones(1000)), "the guide misses too much of the posterior"),
+        (lambda: weights.expectation(np.ones(1000)), "the guide misses much of the posterior"),
         (lambda: wide.expectation(np.ones(3)), "`values` must have one row for each of 4000 draws, got shape .3,."),
         (lambda: bnn.importance_weights(wide.posterior, DATA, num_draws=29), "at least 30 for a k-hat, got 29"),
     ):

@@ -126,7 +126,7 @@ def page(names):
         train=data,
         test=None,
         scores={names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
-        diagnosis=Diagnosis((Finding("prior", "warning", p=float("nan"), facts={"sites": names[3]}),), 0.05),
+        diagnosis=Diagnosis((Finding("copy", "warning", p=float("nan"), facts={"columns": names[3]}),), 0.05),
         facts=Facts(
             spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
             manifest={names[8]: names[0]},

@@ -73,21 +73,21 @@ def test_an_exact_method_is_calibrated(exact):
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
-    ("settings", "column", "finding"),
+    ("settings", "column"),
     [
-        ({"width": 0.5}, "uniform", "draws too narrow"),
-        ({"width": 2.0}, "uniform", "draws too wide"),
-        ({"shift": 0.7}, "symmetric", "draws too high"),
-        ({"shift": -0.7}, "symmetric", "draws too low"),
+        ({"width": 0.5}, "uniform"),
+        ({"width": 2.0}, "uniform"),
+        ({"shift": 0.7}, "symmetric"),
+        ({"shift": -0.7}, "symmetric"),
     ],
 )
-def test_a_wrong_method_is_caught_and_named(settings, column, finding):
+def test_a_wrong_method_is_caught(settings, column):
     """At seed 0, M = 100."""
     report = simulated(num_simulations=100, **settings)
     assert not report.is_calibrated
     assert report.table.loc["mu[0]", column] < 1e-3
-    line = next(line for line in str(report).splitlines() if line.startswith("mu[0]"))
-    assert line.endswith(finding)
+    if "shift" in settings:
+        assert (report.table.loc["mu[0]", "mean"] < 0.5) == (settings["shift"] > 0)
     if "width" in settings:
         assert report.table.loc["mu[0]", "symmetric"] > 0.01
         assert (report.table.loc["mu[0]", "spread"] > 1) == (settings["width"] < 1)

@@ -8,25 +8,21 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import flat_rows
-from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.data.in_memory import Data, leaks
+from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import continued_gain, function_rhat
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test, tests_of
+from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test
 from pyrobnn.guides.base import built
-from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict import checks as cheap
 from pyrobnn.verdict.checks import Check, beside
 from pyrobnn.verdict.evidence import FEW, Evidence
@@ -34,24 +30,19 @@ from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import LOSSES
 
-_TIMES_MORE = 4  # examples for each one there is that halve a standard error
-_MOST_HELD_OUT = 0.5  # share of the examples above which holding out more is no remedy
+_TIMES_MORE, _MOST_HELD_OUT = 4, 0.5  # to halve an error; share above which holding out more is no remedy
 _RARE_SHARE = 0.2  # of the labels up to which a class is rare
 _MOST_PROBES = 20  # training inputs at which chains are compared
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
 _LARGEST_ROUGH_RHAT, _LARGEST_ERROR = 1.1, 0.1
 """Of 60 fits to labels, those within these limits score within 0.006 nats of 8,000 draws, the others within 0.022."""
-_ERROR_RATIO_TO_MISS = 1.25
-_STANDARD_ERRORS_TO_MISS = 3.0
-_EXACT = 1e-3
+_ERROR_RATIO_TO_MISS, _STANDARD_ERRORS_TO_MISS = 1.25, 3.0
 """Multiple of the errors of a rival, and standard errors of the difference, from which on a fit has missed."""
+_EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
 _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
 _SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
 _RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 _NEGLIGIBLE_P = 1e-4
-_NATS_OF_NOTHING_LEARNED = 0.02
-_NATS_OF_A_LEARNED_WEIGHT = 0.25
-"""Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
 _KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
 _FEWEST_ROWS, _FEWEST_GROUPS, _FEWEST_ROWS_OF_A_GROUP, _MOST_ROWS_OF_A_GROUP = 50, 5, 5, 200
 _TIMES_MORE_PAIRS, _MOST_ROWS_OF_A_SEARCH = 2, 2000
@@ -64,7 +55,6 @@ def _has_lost(evidence: Evidence) -> bool:
 
 
 def _is_exact(evidence: Evidence) -> bool:
-    """Return whether errors are at most a thousandth of the spread of real targets: nothing is left to judge."""
     if evidence.kinds.noise is None or not evidence.prediction.has_moments:
         return False
     off = (evidence.prediction.mean.double().cpu() - evidence.judged.y.double().cpu()).square().mean(0)
@@ -94,20 +84,20 @@ def _count(y: Tensor, label: int | None) -> int:
     return len(y) if label is None else int((y == label).sum())
 
 
-def _of_class(evidence: Evidence, label: int | None) -> str:
-    return "" if label is None else f" of class {evidence.class_name(label)}"
-
-
 def _counted(evidence: Evidence, y: Tensor, label: int | None) -> str:
     return f"{counted(_count(y, label), 'example')}{_of_class(evidence, label)}"
 
 
+def _of_class(evidence: Evidence, label: int | None) -> str:
+    return "" if label is None else f" of class {evidence.class_name(label)}"
+
+
 def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
     total = sum(_count(part.y, label) for part in (evidence.train, evidence.held_out) if part is not None)
-    share, of = math.ceil(100 * (num + 0.5) / total) / 100, f"examples{_of_class(evidence, label)}"
+    share, of = math.ceil(100 * (num + 0.5) / total) / 100, _of_class(evidence, label)
     if share > _MOST_HELD_OUT:
-        return Remedy(f"collect more {of}")
-    return Remedy(f"hold out {num} or more {of}", (f"data.test={share:g}",))
+        return Remedy(f"collect more examples{of}")
+    return Remedy(f"hold out {num} or more examples{of}", (f"data.test={share:g}",))
 
 
 def missed(evidence: Evidence) -> Finding | None:
@@ -137,9 +127,8 @@ def missed(evidence: Evidence) -> Finding | None:
 def process_errors(x: Tensor, y: Tensor) -> Tensor:
     """Return the errors (N,) of a Gaussian process at rows left out one by one, in the units of the targets.
 
-    Length scale and noise are those of a grid whose predictions of rows left out have the smallest mean absolute error,
-    which outliers change little. Equation 5.12 of Rasmussen and Williams (2006), Gaussian Processes for Machine
-    Learning.
+    Of a grid of length scales and noises they have the smallest mean absolute error. Equation 5.12 of Rasmussen and
+    Williams (2006).
     """
     unit = y.std()
     x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
@@ -233,47 +222,9 @@ def divergences(evidence: Evidence) -> Finding | None:
     if isinstance(evidence.posterior, Mixture):
         return None
     diverging = built(evidence.posterior.guide).sample_stats().get("diverging")
-    num = 0 if diverging is None else int(diverging.sum())
-    return (
-        None if diverging is None or not num else Finding("divergences", value=num, facts={"draws": diverging.numel()})
-    )
-
-
-def prior(evidence: Evidence) -> Finding | None:
-    """The KL of a layer's weights from their prior is below 0.02 nats each.
-
-    Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
-    correlated weights, unless the predictions are bad.
-    """
-    first, *others = [_at_prior(member) for member in evidence.posterior.members]
-    names, bnn = [name for name in first if all(name in other for other in others)], evidence.posterior.bnn
-    is_all, is_bad = (
-        len(names) == sum(bnn.initial_values[name].ndim > 1 for name in bnn.site_names),
-        _has_lost(evidence),
-    )
-    is_joint = any(built(member.guide).gaussian_blocks() for member in evidence.posterior.members)
-    if not names or not (is_bad or not (is_all or is_joint)):
+    if diverging is None or not bool(diverging.any()):
         return None
-    return Finding("prior", "warning" if is_bad else "note", facts={"sites": ", ".join(names)})
-
-
-def _at_prior(posterior: Posterior) -> list[str]:
-    """Return the weights whose KL is below 0.02 nats per entry, and at most 0.25, and is known; no biases."""
-    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
-        guide = posterior.trace(posterior.guide)
-        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
-        unlearned = []
-        for name in posterior.bnn.site_names:
-            if (value := model.nodes[name]["value"]).ndim < 2:
-                continue
-            try:
-                divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
-            except NotImplementedError:
-                continue
-            has_learned = divergence.numel() == value.numel() and float(divergence.max()) > _NATS_OF_A_LEARNED_WEIGHT
-            if float(divergence.sum()) < _NATS_OF_NOTHING_LEARNED * value.numel() and not has_learned:
-                unlearned.append(name)
-        return unlearned
+    return Finding("divergences", value=int(diverging.sum()), facts={"draws": diverging.numel()})
 
 
 def epistemic(evidence: Evidence) -> Finding | None:
@@ -308,21 +259,6 @@ def ranking(evidence: Evidence) -> Finding | None:
         return None
     test = ranking_test(evidence.prediction, evidence.judged.y, seed=evidence.seed)
     return None if test is None else test.finding("ranking", THREE_ERRORS / 2)
-
-
-def groups(evidence: Evidence) -> Finding | None:
-    """The share of targets inside intervals, or the confidence, on rows of groups that training has not seen."""
-    new = evidence.new_groups
-    if new is None:
-        return None
-    new = new[evidence.judged_rows]
-    if not bool(new.any()):
-        return Finding("known groups", "unjudged")
-    some = Data(evidence.judged.x[new], evidence.judged.y[new])
-    tests = tests_of(evidence, some, evidence.posterior.predict(some.x, seed=evidence.seed))
-    name = next(name for name in ("coverage", "confidence", "surprise") if name in tests)
-    found = tests[name].finding("groups", level_of(evidence))
-    return dataclasses.replace(found, facts={"num": len(some), "of": name})
 
 
 def held_out(evidence: Evidence) -> Finding | None:
@@ -378,22 +314,18 @@ def leak(evidence: Evidence) -> Finding | None:
 
 
 def blocks(evidence: Evidence) -> Finding | None:
-    """The values of a column come in five blocks of rows or more, go with values of another, or rise from row to row.
+    """The values of a column come in five blocks or more, repeat with those of another, or rise from row to row.
 
-    A column goes with another where each of its values, of five or more with 5 to 200 rows each in the mean, has one
-    value of the other, which has five or more and another order: as of patients with several rows each, in any order.
+    Two columns of five values or more repeat if they have at most twice as many pairs, of 5 to 200 rows each, which is
+    at most half as many as by chance, and they are not in the same order or the reverse.
     """
     table = evidence.train if evidence.table is None else evidence.table
-    if evidence.new_groups is not None or table.groups is not None or not isinstance(table.x, Tensor):
+    if table.groups is not None or not isinstance(table.x, Tensor) or len(table) < _FEWEST_ROWS:
         return None
-    if table.x.ndim != 2 or table.x.shape[1] < 2 or len(table) < _FEWEST_ROWS:
+    named = evidence.columns or {name: [at] for at, name in enumerate(table.feature_names)}
+    if table.x.ndim != 2 or not 1 < len(named) <= _MOST_COLUMNS:
         return None
-    x, named = (
-        table.x.double().cpu().numpy(),
-        evidence.columns or {name: [i] for i, name in enumerate(table.feature_names)},
-    )
-    if len(named) > _MOST_COLUMNS:
-        return None
+    x = table.x.double().cpu().numpy()
     numbers = {evidence.column_of(name) for name in leaks(evidence.train, evidence.columns)}
     codes = {  # categories have several columns
         name: np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)
@@ -406,8 +338,7 @@ def blocks(evidence: Evidence) -> Finding | None:
         if len(changes) + 1 != num or num < _FEWEST_GROUPS:
             continue
         if num <= len(table) / 2:
-            facts: Facts = {"columns": repr(column)}
-            return Finding("blocks", "care", num, remedy=_whole_groups(column), facts=facts)
+            return Finding("blocks", "care", num, remedy=_whole_groups(column), facts={"columns": repr(column)})
         if len(named[column]) == 1 and ((changes > 0).all() or (changes < 0).all()):
             parts = [part.x for part in (evidence.train, evidence.held_out) if part and isinstance(part.x, Tensor)]
             ends = [part[:, named[column][0]].aminmax() for part in parts]
@@ -433,14 +364,12 @@ def together(codes: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
     few = [name for name, size in sizes.items() if _FEWEST_GROUPS <= size <= len(some[name]) / _FEWEST_ROWS_OF_A_GROUP]
     for name, other in itertools.combinations(few, 2):
         a, b = some[name], some[other]
-        width = int(b.max()) + 1
+        width, most = int(b.max()) + 1, _TIMES_MORE_PAIRS * max(sizes[name], sizes[other])
         pairs = np.unique(a * width + b)
-        most = _TIMES_MORE_PAIRS * max(sizes[name], sizes[other])
         is_group = _FEWEST_ROWS_OF_A_GROUP <= len(a) / len(pairs) <= _MOST_ROWS_OF_A_GROUP
         if not is_group or len(pairs) > most or abs(np.corrcoef(pairs // width, pairs % width)[0, 1]) > _ALIKE:
             continue
-        by_chance = np.unique(a * width + generator.permutation(b))
-        if 2 * len(pairs) <= len(by_chance):
+        if 2 * len(pairs) <= len(np.unique(a * width + generator.permutation(b))):  # which chance would make
             found.setdefault(name, []).append(other)
             found.setdefault(other, []).append(name)
     return found
@@ -483,12 +412,10 @@ CHECKS: tuple[Check, ...] = (
     Check("elbo", elbo, "thorough", "Training", _RATE, ("elbo", "elbo noisy", "elbo unknown")),
     Check("chains", chains, "thorough", "Markov chains", "of chains that agree, 1.01 is exceeded in few", _CASES),
     Check("divergences", divergences, "thorough", "Markov chains", "none"),
-    Check("prior", prior, "thorough", "Training", "none: it needs a loss to a constant or a linear model"),
     Check("epistemic", epistemic, "thorough", "Predictions", "none"),
     Check("mean", mean, "thorough", "Predictions", "none"),
     _statistic("spread"),
     _statistic("coverage"),
-    Check("groups", groups, "thorough", "Predictions", _RATE, ("groups", "known groups")),
     _statistic("confidence"),
     _statistic("bias"),
     _statistic("noise", "0.3 %"),

@@ -192,8 +192,7 @@ class _Continuation:
 def continued_gain(posterior: Posterior | Mixture, train: Data, seed: int) -> tuple[ElboGain, bool, int] | None:
     """Continue a fit of fixed length, or the first members of a mixture, and return the most certain gain.
 
-    With it come whether that fit had patience, and the number of members. None where a fit cannot be continued: after
-    another method than `SVI`, or where the guide is no longer trained.
+    With it come whether that fit had patience, and the number of members. None where a fit cannot be continued.
     """
     members = posterior.members[:_MOST_MEMBERS]
     pairs = [(member, method) for member in members if (method := _method_of(member)) is not None]

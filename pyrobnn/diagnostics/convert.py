@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, dict[str, np.ndarray]]
 """Variables by group, (draw, ...) or (chain, draw, ...)."""
-MAX_WHOLE = 1000
-"""Entries of all sites together up to which every entry is kept."""
-NORM = "site_norm"
-"""Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
-_SMALL = 20
+MAX_WHOLE, _SMALL = 1000, 20
+"""Entries of all sites together up to which all are kept, and of a site that is kept anyway."""
+NORM = "site_norm"  # the Euclidean norm of each weight site, per draw, if not every weight is kept
 _DEFAULT_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
 _FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS = 50, 2**27
@@ -70,9 +68,8 @@ def to_datatree(
         x_pred: further inputs (M, *in) in original units at which to predict.
         num_draws: number of draws S, 500 if not given (fewer for more than a million weights), an equal share from each
             member; of Markov chains the last, all if not given.
-        monitor: "auto" for all sites, if they have at most 1000 entries, else those of at most 20 entries; "all"; or
-            patterns of site names, such as ["4.*", "likelihood.*"]. `site_norm` has the Euclidean norm of every weight
-            site if some are left out.
+        monitor: "auto" for all sites, of more than 1000 entries those of at most 20 entries; "all"; or patterns of site
+            names, such as ["4.*", "likelihood.*"]. If some are left out, `site_norm` has the norms of all weight sites.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 

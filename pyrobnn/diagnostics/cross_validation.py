@@ -149,8 +149,7 @@ def kfold(
 def _folds(folds: Any, groups: np.ndarray | None, model: BNN, data: Data, seed: int) -> np.ndarray:
     """Return the fold of each example, (N,), numbered from 0: as given, or drawn by scikit-learn.
 
-    Groups stay whole; if not given, they are examples with equal inputs, unless there are fewer of these than folds.
-    Classes are spread evenly if one has a member for each fold.
+    Groups stay whole, or examples of equal inputs unless they are fewer than folds; classes are spread evenly.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -208,8 +207,7 @@ def loo(
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
     For NUTS or HMC this estimates the exact score, of kind "loo". Draws of a guide are treated as draws from the
-    posterior: the result, of kind "LOO under q", is too certain if q is too narrow. ArviZ warns if the k-hat of an
-    example is too large: take `kfold`, or held-out data.
+    posterior, of kind "LOO under q". ArviZ warns if the k-hat of an example is too large: take `kfold`.
 
     Args:
         posterior: the posterior.

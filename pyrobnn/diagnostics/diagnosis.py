@@ -4,15 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.loader import collected
-from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
@@ -78,8 +73,7 @@ class Diagnosis:
     @property
     def worst(self) -> Finding | None:
         """The finding that decides: of the worst severity, warnings that may be chance after the others."""
-        ranked = sorted(self.findings, key=lambda each: (SEVERITIES.index(each.severity), _may_be_chance(each)))
-        return ranked[0] if ranked else None
+        return min(self.findings, key=lambda one: (SEVERITIES.index(one.severity), _may_be_chance(one)), default=None)
 
     def _trust(self) -> tuple[Mood, str]:
         worst = self.worst
@@ -104,14 +98,14 @@ class Diagnosis:
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence."""
         total, num, (mood, trust) = len(self.findings), len(self._warnings), self._trust()
+        of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
+        on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
         if mood == "good" or self.worst is None:
-            of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
-            on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
             return f"{trust}: none of {total} checks{on} gave a reason not to."
         clause = self.worst.in_plain_words
         if num:
             chance = ", though this may be chance" if num == 1 and _may_be_chance(self.worst) else ""
-            clause += f"{chance} ({num} of {total} checks {'warns' if num == 1 else 'warn'})"
+            clause += f"{chance} ({num} of {total} checks{on} {'warns' if num == 1 else 'warn'})"
         return f"{trust}: {clause}."
 
     @property
@@ -124,9 +118,8 @@ class Diagnosis:
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the remedy of the first cause; None where there is nothing to mend."""
-        notes = [each for each in self.findings if each.kind == "note"]
-        notes = [each for each in notes if each.severity != "note" or each.name in _DETAILS]
-        notes.sort(key=lambda each: each.severity == "open")
+        notes = [each for each in self.findings if each.severity in ("unjudged", "care") or each.name in _DETAILS]
+        notes += [each for each in self.findings if each.severity == "open"]
         causes = sorted(self._warnings, key=lambda each: not each.name.startswith((*_CAUSES, "chains")))
         leaks = [each for each in self.findings if each.name in _LEAKS]  # they change all others
         return next((each.remedy for each in (*leaks, *causes, *notes) if each.remedy is not None), None)
@@ -151,7 +144,6 @@ def diagnose(
     false_alarm_rate: float = 0.05,
     seed: int | None = None,
     class_names: Sequence[str] = (),
-    groups: tuple[Any, Any] | None = None,
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
@@ -161,15 +153,13 @@ def diagnose(
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, which must fit into memory.
-        test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. Fewer than 10, or
-            than 10 outside the most frequent class, are not judged. Without them a fit may be called bad, never good.
+        test: held-out data, of which 1000 examples are used, 10,000 where a class is rare, and 10 are needed, also
+            outside the most frequent class. Without them a fit may be called bad, never good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit. Other tests need
             three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
-        groups: labels of any kind for the examples of `train`, and of `test`, such as patients with several rows each:
-            then intervals (of classes, the confidence) are judged for groups that training has not seen.
 
     Raises:
         InputError: data that do not fit the model, other training data, or a rate outside (0, 1).
@@ -186,9 +176,8 @@ def diagnose(
     check_targets(posterior, train.y)
     if len(train) != (num := posterior.record.num_data or len(train)):
         raise InputError(f"`train` has {len(train)} rows, the fit had {num}: pass those of the fit, others as `test`.")
-    new = None if groups is None else _of_new_groups(groups, len(train), 0 if test is None else len(test))
     budget, seed = Budget(draws=num_draws, false_alarm_rate=false_alarm_rate), posterior.seed if seed is None else seed
-    return diagnosis_of(Evidence(posterior, train, test, budget, seed, class_names, new))
+    return diagnosis_of(Evidence(posterior, train, test, budget, seed, class_names))
 
 
 @gradients()
@@ -200,14 +189,3 @@ def diagnosis_of(evidence: Evidence) -> Diagnosis:
     num, groups = (0, None) if data is None else (len(evidence.judged), data.groups)
     num_groups = 0 if groups is None else len(groups[evidence.judged_rows].unique())
     return Diagnosis(tuple(findings), evidence.budget.false_alarm_rate, num, num_groups)
-
-
-def _of_new_groups(groups: tuple[Any, Any], num_train: int, num_test: int) -> Tensor:
-    """Return which held-out examples are of a group that training has not seen, (N,)."""
-    if not num_test or not isinstance(groups, (tuple, list)) or len(groups) != 2:
-        raise InputError("`groups` must be a pair of labels, of the examples of `train` and of `test`.")
-    for each, num in zip(groups, (num_train, num_test), strict=True):
-        numbered(each, num, "groups")
-    of_train, of_test = (np.asarray(each, dtype=object).tolist() for each in groups)
-    known = set(of_train)
-    return torch.tensor([label not in known for label in of_test])

@@ -18,7 +18,6 @@ from pyrobnn.diagnostics.convert import log_likelihoods, log_prior_density
 from pyrobnn.guides.base import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.nets import MLP
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
@@ -35,7 +34,8 @@ class ImportanceWeights:
         log_weights: Pareto-smoothed log weights (S,), normalised, of `draws()`.
         khat: shape of the tail of the weights; -inf if they are constant, inf if beyond the range of floats.
         ess: effective number of draws, 1 / sum of squared weights.
-        log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
+        log_evidence: log p(D) in the original units of the targets, of a single mirror image of a mode if q is around
+            one; log p(D, points) if q holds sites at points.
         posterior: q.
         seed: the seed of the draws.
     """
@@ -46,7 +46,6 @@ class ImportanceWeights:
     log_evidence: Estimate
     posterior: Posterior
     seed: int
-    log_images: float = 0.0  # log number of mirror images of a mode of an `MLP`: 2^h h! for h odd units
 
     @property
     def num_draws(self) -> int:
@@ -65,11 +64,9 @@ class ImportanceWeights:
 
     def __str__(self) -> str:
         word = "reliable" if self.khat < _RELIABLE else "of a wide error" if self.is_reliable else "not reliable"
-        count = f"{math.exp(self.log_images):.3g}" if self.log_images < 700 else f"exp({self.log_images:.0f})"
-        images = f", and up to {self.log_images:.2f} more where q is around one of {count} mirror images of a mode"
         return (
             f"k-hat of the joint weights {self.khat:.2f} ({word}: good below {self.good_khat:.2f}), effective draws "
-            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}{images * bool(self.log_images)}"
+            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}"
         )
 
     def draws(self) -> dict[str, Tensor]:
@@ -83,9 +80,7 @@ class ImportanceWeights:
             InputError: weights that are not reliable, or not one value per draw.
         """
         if not self.is_reliable:
-            said = (
-                f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior"
-            )
+            said = f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses much of the posterior"
             raise InputError(f"{said}. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS.")
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
         if array.ndim < 1 or len(array) != self.num_draws:
@@ -132,9 +127,6 @@ def importance_weights(
 
     ratios = torch.cat(posterior.map_draws(log_ratios, num_draws, seed=seed)).cpu().numpy()
     log_weights, khat = pareto_smooth(ratios)
-    net = posterior.bnn.settings["net"]
-    hidden = net.hidden if isinstance(net, MLP) and not linear else ()
-    signs = math.log(2) if hidden and net.activation in ("tanh", "softsign") else 0.0
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
@@ -142,15 +134,14 @@ def importance_weights(
         log_evidence=_log_mean(ratios, khat),
         posterior=posterior,
         seed=seed,
-        log_images=sum(math.lgamma(units + 1) + units * signs for units in hidden),
     )
 
 
 def _log_mean(log_ratios: np.ndarray, khat: float) -> Estimate:
     """Return the logarithm of the mean of ratios (S,), with an error that is wider where they have no variance.
 
-    A sum of S values with a tail of index k > 1/2 varies by S^k in place of S^(1/2). The k taken is a standard error,
-    (1 + k) / root n of a fit to the largest n = 3 root S, above the estimate.
+    A sum of S values with a tail of index k > 1/2 varies by S^k. The k taken is a standard error, (1 + k) / root n of a
+    fit to the largest n = 3 root S, above the estimate.
     """
     highest, tail = log_ratios.max(), min(khat, 1.0)
     scaled = np.exp(log_ratios - highest)

@@ -24,10 +24,8 @@ from pyrobnn.verdict.finding import Finding, Severity
 _INSIDE = 0.95
 _FEWEST_SIMULATIONS = 200
 _SHUFFLED_ORDERS = 200
-_P_OF_A_STATISTIC = 0.05
-"""The p-value below which a statistic is not called fine."""
-THREE_ERRORS = 0.0027
-"""The level of a statistic that has its own: three standard errors in both tails."""
+_P_OF_A_STATISTIC = 0.05  # below which a statistic is not called fine
+THREE_ERRORS = 0.0027  # the level of a statistic that has its own, in both tails
 
 
 class Test(NamedTuple):
@@ -46,7 +44,7 @@ class Test(NamedTuple):
 
 def level_of(evidence: Evidence) -> float:
     """Return the p-value below which a test warns: the tests of ELBO and calibration share the false-alarm rate."""
-    num = int(by_steps(evidence)) + (evidence.new_groups is not None)
+    num = int(by_steps(evidence))
     if evidence.held_out is not None:
         prediction = evidence.prediction
         num += 4 if prediction.has_quantiles else 2 if prediction.is_classification else 1

@@ -66,9 +66,8 @@ class Budget:
 class Evidence:
     """A fit with its training data and those held out, if any, and what follows from them.
 
-    `new_groups` (N,) are the held-out examples of a group that training has not seen, if groups are known. `table` has
-    all rows in the order of their file, `columns` the positions of the inputs that a column of the file became, and
-    `dropped` its columns that are no inputs.
+    `table` has all rows in the order of their file, `columns` the positions of the inputs that a column of the file
+    became, and `dropped` its columns that are no inputs.
     """
 
     posterior: Posterior | Mixture
@@ -77,7 +76,6 @@ class Evidence:
     budget: Budget = Budget()
     seed: int = 0
     class_names: Sequence[str] = ()
-    new_groups: Tensor | None = None
     table: Data | None = None
     columns: Mapping[str, Sequence[int]] | None = None
     dropped: Sequence[str] = ()

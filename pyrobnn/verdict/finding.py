@@ -89,8 +89,6 @@ class Finding:
     def _written(self) -> tuple[str, str]:
         template, numbers = templates()[self.key], dict[str, Any](self.facts)
         numbers |= {"value": self.value, "expected": self.expected, "error": self.error}
-        if self.name == "groups":
-            numbers["inner"] = dataclasses.replace(self, name=str(numbers["of"])).in_plain_words
         if "basis" in numbers:
             noun, more = _ROWS[numbers["basis"]]
             numbers["rows"] = f"{counted(int(numbers['num']), noun)}{more}"
