@@ -207,6 +207,7 @@ def test_the_path_stays_about_the_mode_and_spreads_with_the_noise_of_mini_batche
     assert bool(((loc[0] - mode()).abs() < 0.3).all())
     assert bool((scale > 1e-3).all())
     assert bool((scale < 1.0).all())
+    assert (path.record.replicate, path.record.replicates) == (None, None)
 
 
 def test_a_full_batch_path_ends_in_a_point_at_the_mode():
@@ -243,10 +244,6 @@ def test_a_row_of_weight_two_counts_twice():
     data = bnn.Data(x, y, weights=torch.full((50,), 2.0)), (x.repeat(2, 1), y.repeat(2))
     spreads = [quick(model_in_float32(), bnn.SWAG(), one).guide.moments()["weight"][1].mean() for one in data]
     assert float(spreads[0] / spreads[1]) == pytest.approx(1, abs=0.25)
-
-
-def test_a_single_fit_is_no_replicate(path):
-    assert (path.record.replicate, path.record.replicates) == (None, None)
 
 
 def test_members_of_a_multi_swag_start_apart():

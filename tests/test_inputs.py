@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
 
-UNIT = bnn.priors.Normal(1.0)
 NUM = 24
 G = torch.Generator().manual_seed(0)
 IDS = torch.randint(9, (NUM, 5), generator=G)
@@ -70,8 +69,8 @@ METHODS = {
 }
 
 
-def model(form, prior=UNIT):
-    return bnn.BNN(FORMS[form][0](), prior=prior, likelihood="categorical")
+def model(form):
+    return bnn.BNN(FORMS[form][0](), prior=bnn.priors.Normal(1.0), likelihood="categorical")
 
 
 def fit(form, method, **arguments):

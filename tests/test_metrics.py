@@ -253,7 +253,7 @@ def test_reliability_bins_add_up_to_the_calibration_error():
     assert error == pytest.approx(score(prediction, y)["ece"].value)
 
 
-def test_binary_targets_score_as_two_classes():
+def test_binary_targets_score_as_two_classes_and_columns_of_them_are_averaged():
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)).double()
     y = torch.arange(50) % 2
     two = torch.stack([torch.zeros_like(logits), logits], -1)
@@ -262,11 +262,7 @@ def test_binary_targets_score_as_two_classes():
     for name, entry in binary.items():
         assert entry.value == pytest.approx(both[name].value), name
         assert entry.stderr == pytest.approx(both[name].stderr), name
-
-
-def test_several_binary_columns_are_averaged():
-    logits = torch.randn(4, 50, 2, generator=torch.Generator().manual_seed(0)).double()
-    y = (torch.arange(100) % 3 == 0).long().reshape(50, 2)
+    logits, y = torch.stack([logits.flip(1), logits], -1), (torch.arange(100) % 3 == 0).long().reshape(50, 2)
     scores = score(Prediction(dist.Bernoulli(logits=logits).to_event(1)), y)
     each = [score(Prediction(dist.Bernoulli(logits=logits[..., k])), y[:, k]) for k in range(2)]
     for name in ("accuracy", "brier", "auroc", "aurc", "ause"):
@@ -453,7 +449,6 @@ def test_a_prediction_against_itself_differs_nowhere():
 
 
 REAL, LABELS = normals(3), classes(3, 3)
-TABLE = bnn.Data(torch.ones(1, 2), torch.ones(1))
 COUNTS = bnn.Prediction(dist.Poisson(torch.ones(2, 3)))
 REFUSED = {
     "`levels` must be a list of numbers between 0 and 1, such as .0.95., got 0.9": lambda: score(
@@ -472,7 +467,7 @@ REFUSED = {
     ),
     "inside and outside must be of the same kind": lambda: bnn.score_ood(REAL, LABELS),
     "got 'entrop'. Did you mean 'entropy'": lambda: bnn.score_ood(LABELS, LABELS, by="entrop"),
-    "table with two rows or more": lambda: bnn.metrics.permutation_importance(None, TABLE),
+    "table with two rows or more": lambda: bnn.metrics.permutation_importance(None, bnn.Data([[1.0]], [1.0])),
     "`class_names` must name 3 classes, got 2": lambda: bnn.metrics.confusion(LABELS, [0, 1, 2], class_names="ab"),
     "`confusion` needs classes": lambda: bnn.metrics.confusion(REAL, [0.0] * 3),
     "need a likelihood with a known distribution function, got Categorical": lambda: bnn.metrics.pit(LABELS, [0, 1, 2]),

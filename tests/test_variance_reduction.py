@@ -165,21 +165,20 @@ def test_weights_with_a_constrained_support_keep_the_shared_draw():
     torch.testing.assert_close(f, functional_call(model.net, values, (x,)))
 
 
-class Twice(nn.Module):
-    """A network that applies a layer twice, and may use its weight once more."""
-
-    def __init__(self, *, transposed=False):
-        super().__init__()
-        self.layer, self.transposed = nn.Linear(3, 3), transposed
-
-    def forward(self, x):
-        h = self.layer(x)
-        return functional.linear(h, self.layer.weight.t()) if self.transposed else self.layer(h.tanh())
+def twice(net, x):
+    return net.layer(net.layer(x).tanh())
 
 
-def draw_twice(guide, **options):
+def transposed(net, x):
+    return functional.linear(net.layer(x), net.layer.weight.t())
+
+
+def draw_twice(guide, run=twice):
+    """Outputs of a network that applies a layer twice, or uses its weight once more."""
     model = bnn.BNN(
-        nn.Sequential(Twice(**options)), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0)
+        nn.Sequential(Net(run, layer=nn.Linear(3, 3))),
+        likelihood=bnn.likelihoods.Gaussian(1.0),
+        prior=bnn.priors.Normal(1.0),
     ).train()
     x = torch.randn(4, 3)
     built = guide.build(model, x, torch.zeros(4, 3))
@@ -202,8 +201,8 @@ def test_flipout_repeats_the_signs_of_a_layer_applied_again(monkeypatch):
 @pytest.mark.parametrize("noise", PER_EXAMPLE)
 def test_noise_of_a_weight_used_in_two_ways_and_local_noise_used_twice_are_refused(noise):
     with pytest.raises(bnn.InputError, match="uses '0.layer.weight' in more than one way.*give it a shared draw"):
-        draw_twice(PER_EXAMPLE[noise], transposed=True)
-    draw_twice(guides.MeanField(), transposed=True)
+        draw_twice(PER_EXAMPLE[noise], transposed)
+    draw_twice(guides.MeanField(), transposed)
     if noise == "local":
         with pytest.raises(bnn.InputError, match="applied more than once in a pass.*Use noise='flipout'"):
             draw_twice(LOCAL)
@@ -217,7 +216,6 @@ def test_local_noise_has_a_gradient_where_all_inputs_are_zero():
     assert gradient.isfinite().all()
 
 
-DRAWS = 5000
 ESTIMATORS = {
     "local": (LOCAL, {}),
     "flipout": (FLIPOUT, {}),
@@ -226,7 +224,7 @@ ESTIMATORS = {
 }
 
 
-def gradients(name, setting, *, kl="mc", num=NUM, draws=DRAWS, init_rho=-1.0):
+def gradients(name, setting, *, kl="mc", num=NUM, draws=5000, init_rho=-1.0):
     """Independent estimates of the gradient of -ELBO, (draws, parameters), loc first."""
     model, guide, x, y = make(name, setting, num=num, init_rho=init_rho)
     objective = Objective(model, guide, num_data=3 * num, kl=kl)
