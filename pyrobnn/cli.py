@@ -222,13 +222,13 @@ def predict(
 
 def _check_out(out: Path, table: Path) -> None:
     """Refuse a file of predictions that could not be written, or would replace a table."""
-    problems = {
-        f"is there already, and is no table ({', '.join(ENDINGS)})": out.is_file() and not ending(out),
-        f"ends in {out.suffix}, and predictions are written as CSV": out.suffix.lower() not in ("", ".csv", ".txt"),
-        f"is in no folder, {out.parent} is not there": not os.path.isdir(out.parent),
-        "is the table to predict for, and would be replaced": out.exists() and out.samefile(table),
-    }
-    for problem, is_there in problems.items():
-        if is_there:
-            raise InputError(f"--out {out} {problem}: choose another name, such as predictions.csv.")
+    problem = ""
+    if out.is_file() and not ending(out):
+        problem = f"is there already, and is no table ({', '.join(ENDINGS)})"
+    elif out.suffix.lower() not in ("", ".csv", ".txt"):
+        problem = f"ends in {out.suffix}, and predictions are written as CSV"
+    elif out.exists() and out.samefile(table):
+        problem = "is the table to predict for, and would be replaced"
+    if problem:
+        raise InputError(f"--out {out} {problem}: choose another name, such as predictions.csv.")
     check_writable(out, "file")

@@ -205,7 +205,7 @@ ERRORS = {
     "not CSV": (("predict", "run", "my.csv", "--out", "p.xlsx"), "ends in .xlsx, and predictions are written as CSV"),
     "itself": (("predict", "run", "my.csv", "--out", "./my.csv"), "--out my.csv is the table to predict for"),
     "other file": (("predict", "run", "my.csv", "--out", "gen.py"), "--out gen.py is there already, and is no table"),
-    "no folder": (("predict", "run", "my.csv", "--out", "none/p.csv"), "is in no folder, none is not there"),
+    "no folder": (("predict", "run", "my.csv", "--out", "none/p.csv"), "none/p.csv cannot be made"),
 }
 VALUE_ERRORS = {
     "no target in any row": (("fit", "none.csv", "--target", "y"), "Target column 'y' has no value in any row"),

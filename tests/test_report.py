@@ -17,6 +17,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
+from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 HOSTILE = "<script>alert('x')</script>"
@@ -33,11 +34,10 @@ def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **argum
     return quick(model, bnn.SVI(guide=guide, steps=20), data, **arguments)
 
 
-def report(posterior, train, test=None, spec=None, diagnosis=GOOD, **arguments):
+def report(posterior, train, test=None, spec=None, **arguments):
     scored = train if test is None else test
     scores = score(posterior.predict(scored.x, num_draws=50), scored.y)
-    facts = Facts(spec, MANIFEST, **arguments)
-    return render(posterior, train=train, test=test, scores=scores, diagnosis=diagnosis, facts=facts)
+    return render(Evidence(posterior, train, test, **arguments), GOOD, scores, facts=Facts(spec, MANIFEST))
 
 
 @pytest.fixture(scope="module")
@@ -117,14 +117,14 @@ def test_figures_are_the_pngs_of_the_page(page):
 def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     train, posterior = regression
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
-    rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD)
+    rendered = render(Evidence(posterior, train), GOOD, scores)
     text = flat_text(rendered)
     assert f"typical error (RMSE) ↓1.234± 0.056{words.meaning('rmse')[1]}" in text
     assert "own ↑3.0± 1.0" in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
     posterior.history, history = None, posterior.history
-    without = render(posterior, train=train, test=None, scores={}, diagnosis=GOOD)
+    without = render(Evidence(posterior, train), GOOD, {})
     posterior.history = history
     assert "None were computed." in without.html
     assert list(without.figures) == ["fit.png", "coverage.png"]
@@ -138,8 +138,7 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
     train, posterior = regression
     scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.346)}
     worse = Diagnosis((CONSTANT, *BAD.findings), 0.01)
-    options = {"train": train, "test": None, "scores": scores, "diagnosis": worse}
-    text = flat_text(render(posterior, baselines={"constant": simple}, **options))
+    text = flat_text(render(Evidence(posterior, train), worse, scores, {"constant": simple}))
     assert "± standard errorconstantmeaning" in text
     assert "± 0.10constant 2.35Root mean" in text
     assert "± 0.10Share of" in text
@@ -190,7 +189,8 @@ def scored(**values):
     ids=["r2", "rare", "none", "errors", "nothing"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, shares):
-    tested, trained = (words.found(scores, baselines, "{0} # %s", 30, part) for part in ("held-out", "training"))
+    data = bnn.Data(torch.zeros(30, 1), torch.zeros(30), target_name="{0} # %s")
+    tested, trained = (words.found(scores, baselines, Evidence(None, data, part)) for part in (data, None))
     assert re.findall(r"(\d+) %(?!s)", tested) == (shares or [])
     assert ("typical error (RMSE) of 8.53" in tested and "14.4" in tested) == ("rmse" in scores)
     assert ("30 held-out examples" in tested) == ("its own 30 training examples" in trained) == (shares is not None)

@@ -66,8 +66,8 @@ def test_the_folder_is_complete(whole):
 
 def test_its_files_say_what_the_saved_posterior_says(whole):
     metrics, manifest = (json.loads((whole.path / f"{name}.json").read_text()) for name in ("metrics", "manifest"))
-    prediction = bnn.load(whole.path / "posterior").predict(whole.test.x, num_draws=10)
-    again = score(prediction, whole.test.y)
+    prediction = bnn.load(whole.path / "posterior").predict(whole.evidence.held_out.x, num_draws=10)
+    again = score(prediction, whole.evidence.held_out.y)
     assert again == whole.scores
     rmse = {"value": again["rmse"].value, "stderr": again["rmse"].stderr, "higher_is_better": False}
     assert metrics["scores"]["rmse"] == rmse
@@ -79,7 +79,7 @@ def test_its_files_say_what_the_saved_posterior_says(whole):
     held_out = pd.read_csv(whole.path / "held_out.csv")
     assert list(held_out) == ["row", "target", "mean", "std", "lower_95", "upper_95"]
     assert held_out["row"].tolist() == list(range(33, 233))
-    np.testing.assert_allclose(held_out["target"], whole.test.y, atol=1e-3)
+    np.testing.assert_allclose(held_out["target"], whole.evidence.held_out.y, atol=1e-3)
     np.testing.assert_allclose(held_out["mean"], prediction.mean, atol=1e-3)
     assert read_diagnosis(whole.path) == whole.diagnosis
 
@@ -95,7 +95,7 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     (tmp_path / "new.csv").write_text("other,x0\n1,0.1\n2,-0.2\n", encoding="utf-8")
     frame = predict_table(whole.path, tmp_path / "new.csv")
     assert list(frame) == ["row", "mean", "std", "epistemic_std", "aleatoric_std", "lower_95", "upper_95"]
-    expected = whole.posterior.predict([[0.1], [-0.2]], num_draws=10)
+    expected = whole.evidence.posterior.predict([[0.1], [-0.2]], num_draws=10)
     assert frame["mean"].to_numpy() == pytest.approx(expected.mean.numpy())
     assert frame["upper_95"].to_numpy() == pytest.approx(expected.interval(0.95)[1].numpy())
     assert (frame["std"] ** 2).to_numpy() == pytest.approx(
@@ -120,6 +120,41 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     few = run(spec_of(data=data), tmp_path / "few", progress=False)
     metrics = json.loads((few.path / "metrics.json").read_text())
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
+
+
+SVI = {"type": "svi", "steps": 5}
+POINTS = {"method": {"steps": 5}}
+ELBO, MEMBERS = "How far the fit has moved from the prior (ELBO)", "The 2 members"
+METHODS = {
+    "svi": (SVI, ELBO, 1),
+    "ensemble": ({"type": "ensemble", "members": 2} | POINTS, MEMBERS, 2),
+    "swag": ({"type": "swag", "steps": 8, "every": 2, "rank": 2} | POINTS, ELBO, 1),
+    "nuts": ({"type": "nuts", "num_draws": 6, "warmup": 4, "num_chains": 2, "max_tree_depth": 2}, None, 2),
+    "sgld": (
+        {"type": "sgld", "step_size": 1e-4, "num_draws": 5, "burn_in": 2, "thinning": 1, "num_chains": 2},
+        None,
+        2,
+    ),
+}
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.usefixtures("quick_check")
+@pytest.mark.parametrize(("fit", "heading", "chains"), METHODS.values(), ids=METHODS)
+@pytest.mark.filterwarnings("ignore:.* draws diverged")
+def test_methods_of_every_kind(fit, heading, chains, tmp_path):
+    import xarray
+
+    likelihood = {"type": "gaussian", "scale": 1.0}
+    spec = spec_of(fit=fit | {"device": "cpu"}, likelihood=likelihood, predict={"num_draws": 12})
+    result = run(spec, tmp_path / "run", progress=False)
+    page = (result.path / "report.html").read_text(encoding="utf-8")
+    assert [each for each in (ELBO, MEMBERS) if f"<h3>{each}</h3>" in page] == [heading] * (heading is not None)
+    assert RunSpec.from_toml(result.path / "spec.toml").fit.method == spec.fit.method
+    test = result.evidence.held_out
+    assert score(bnn.load(result.path / "posterior").predict(test.x, num_draws=12), test.y) == result.scores
+    with xarray.open_datatree(result.path / "posterior.nc", engine="h5netcdf") as tree:
+        assert tree["posterior"].sizes["chain"] == chains
 
 
 # an interruption, and the same call again
@@ -202,7 +237,7 @@ def test_an_earlier_run_stays_until_the_new_one_is_complete(tmp_path, no_report,
     assert outcome(path) == before
     assert names(path) == FILES
     monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
-    assert run(spec, path, progress=False, overwrite=True).posterior.record.num_steps == 30
+    assert run(spec, path, progress=False, overwrite=True).evidence.posterior.record.num_steps == 30
     assert names(tmp_path) == ["run"]
     assert outcome(path) != before
 
@@ -222,7 +257,7 @@ def test_another_run_does_not_trample_on_an_interrupted_one(tmp_path, no_report,
             run(other, tmp_path / "run", progress=False)
         assert names(place) == [CHECKPOINT, UNFINISHED]
     assert tomllib.loads((place / UNFINISHED).read_text())["fit"]["steps"] == 30
-    assert run(other, tmp_path / "run", progress=False, overwrite=True).posterior.record.num_steps == 30
+    assert run(other, tmp_path / "run", progress=False, overwrite=True).evidence.posterior.record.num_steps == 30
     assert not place.exists()
 
 
@@ -251,7 +286,7 @@ def test_an_end_anywhere_keeps_the_fit_and_the_same_call_completes_it(stage, err
         (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")
         assert len(predict_table(place, tmp_path / "new.csv")) == 1
     monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
-    assert run(spec_of(), tmp_path / "r", progress=False).posterior.seed == 1
+    assert run(spec_of(), tmp_path / "r", progress=False).evidence.posterior.seed == 1
     assert names(tmp_path / "r") == FILES
 
 
@@ -313,7 +348,10 @@ def test_new_rows_are_predicted_from_all_rows(linear, tmp_path):
     prediction = bnn.load(tmp_path / "run" / "posterior").predict(torch.tensor(new), num_draws=400)
     assert (np.abs(prediction.mean.numpy() - judged) < 5 * judged_std / 20 + 1e-3).all()
     scores = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["scores"]
-    again = bnn.score(bnn.load(tmp_path / "run" / "posterior").predict(result.test.x, num_draws=400), result.test.y)
+    again = bnn.score(
+        bnn.load(tmp_path / "run" / "posterior").predict(result.evidence.held_out.x, num_draws=400),
+        result.evidence.held_out.y,
+    )
     assert scores["rmse"]["value"] == pytest.approx(float(again["rmse"].value))
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert f"by a fit to {len(frame)} rows. The scores are of a fit to {len(train)}." in page
@@ -341,7 +379,7 @@ def test_a_category_of_held_out_rows_is_known_then(linear, tmp_path):
 def test_large_tables_have_one_fit(linear, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
     large = run(linear_spec(linear, fit={"type": "svi", "steps": 3}), tmp_path / "large", progress=False)
-    assert large.final is large.posterior
+    assert large.final is large.evidence.posterior
     assert not (large.path / ALL_ROWS).exists()
 
 
@@ -358,8 +396,8 @@ def test_a_second_fit_that_went_wrong_is_not_kept(linear, tmp_path, monkeypatch)
     of_others = fit(linear_spec(tmp_path / "negative.csv").prepare(), None, progress=False)
     monkeypatch.setattr(runs, "_fit", wrong)
     result = run(linear_spec(linear), tmp_path / "run", progress=False)
-    assert lengths == [len(result.train), 40]
-    assert result.final is result.posterior
+    assert lengths == [len(result.evidence.train), 40]
+    assert result.final is result.evidence.posterior
     assert not (tmp_path / "run" / "all_rows").exists()
 
 
@@ -398,9 +436,9 @@ def test_the_last_rows_are_held_out(visits, tmp_path, no_report):
     held_out = pd.read_csv(tmp_path / "r" / "held_out.csv")
     assert held_out["row"].tolist() == list(range(97, 121))
     np.testing.assert_allclose(held_out["target"], pd.read_csv(visits["path"])["y"][96:], atol=1e-3)
-    assert (len(result.train), result.num_learned) == (96, 120)
+    assert (len(result.evidence.train), result.num_learned) == (96, 120)
     again = RunSpec.from_toml(tmp_path / "r" / "spec.toml").prepare()
-    assert torch.equal(again.test.y, result.test.y)
+    assert torch.equal(again.test.y, result.evidence.held_out.y)
 
 
 SPLITS = {
@@ -459,7 +497,7 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     first, second = map(str, (whole.path, longer.path))
     assert (found.best, set(found.scores)) == (second, {first, second})
     assert found.specs == {"fit.lr": {first: "0.01", second: "0.1"}, "fit.steps": {first: "3", second: "100"}}
-    test = longer.test
+    test = longer.evidence.held_out
     predictions = [bnn.load(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
     gap = predictions[0].log_prob(test.y) - predictions[1].log_prob(test.y)
     row = found.differences[first].loc["log_likelihood"]
@@ -502,6 +540,24 @@ def test_counts_and_classes_of_the_same_rows_are_compared_by_their_probabilities
     assert "By log score" in str(comparison)
     with pytest.raises(InputError, match="A density of numbers and probabilities of classes cannot be compared"):
         compare_runs([found["numbers"].path, found["classes"].path])
+
+
+@pytest.mark.slow
+def test_two_codings_of_the_same_rows_are_compared(linear, tmp_path, no_report):
+    frame = pd.read_csv(linear)
+    frame.assign(a=np.round(10 * frame["a"]), c=frame["b"] ** 2).to_csv(tmp_path / "other.csv", index=False)
+    fit = {"type": "svi", "steps": 3}
+    paths = [
+        run(linear_spec(table, fit=fit), tmp_path / table.stem, progress=False).path
+        for table in (linear, tmp_path / "other.csv")
+    ]
+    assert compare_runs(paths).specs["data.path"] == dict(
+        zip(map(str, paths), (str(linear), str(tmp_path / "other.csv")), strict=True)
+    )
+    frame.assign(y=frame["y"] + 1).to_csv(tmp_path / "moved.csv", index=False)
+    moved = run(linear_spec(tmp_path / "moved.csv", fit=fit), tmp_path / "moved", progress=False).path
+    with pytest.raises(InputError, match="was scored on other examples than"):
+        compare_runs([paths[0], moved])
 
 
 @pytest.mark.slow

@@ -114,6 +114,7 @@ def page(names):
     from pyrobnn.diagnostics.diagnosis import Diagnosis
     from pyrobnn.metrics import Score
     from pyrobnn.report import Facts, render
+    from pyrobnn.verdict.evidence import Evidence
     from pyrobnn.verdict.finding import Finding
 
     x = torch.linspace(-1, 1, 24)[:, None]
@@ -122,15 +123,12 @@ def page(names):
     posterior = model.fit(data, steps=2, seed=0, engine="eager", progress=False)
     posterior.record = FitRecord(method={"type": names[6], "guide": {"type": "mean_field"}})
     return render(
-        posterior,
-        train=data,
-        test=None,
-        scores={names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
-        diagnosis=Diagnosis((Finding("copy", "warning", p=float("nan"), facts={"columns": names[3]}),), 0.05),
+        Evidence(posterior, data, class_names=names[:2]),
+        Diagnosis((Finding("copy", "warning", p=float("nan"), facts={"columns": names[3]}),), 0.05),
+        {names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
         facts=Facts(
             spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
             manifest={names[8]: names[0]},
-            class_names=names[:2],
         ),
     ).html
 

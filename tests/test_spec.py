@@ -67,7 +67,7 @@ def test_every_section_is_read(tmp_path):
     assert spec.likelihood == bnn.likelihoods.Gaussian(scale=2.5)
     assert spec.guide == bnn.guides.resolve({"4.*": "AutoMultivariateNormal", "*": "mean_field"})
     assert (spec.fit.seed, spec.fit.device, spec.predict.num_draws) == (4, "cpu", 9)
-    assert spec.method == bnn.SVI(
+    assert spec.fit.method == bnn.SVI(
         guide=spec.guide,
         steps=7,
         lr=1e-5,
@@ -113,7 +113,7 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     own = estimator(**{key: table["type"] for key, table in tables.items() if key != "fit"} | tables.get("fit", {}))
     facts = Facts.of(own.TASK, bnn.datasets.load(name).data, own._given(), num_classes=3)
     (parts,) = choose(facts).candidates
-    assert resolved.method == parts.method
+    assert resolved.fit.method == parts.method
     assert (resolved.prior, resolved.likelihood) == (PARTS["prior"].resolve(parts.prior), parts.likelihood)
     widths = {"in_features": resolved.net.in_features, "out_features": resolved.net.out_features}
     assert resolved.net == dataclasses.replace(parts.net, **widths)
@@ -199,6 +199,17 @@ def test_another_type_drops_the_options_beside_it(tmp_path):
     text = '[data]\nname = "wine"\n[prior]\ntype = "scale_mixture"\npi = 0.3\n'
     assert read(tmp_path, text, "prior.scale=2.0", "prior.type=normal").prior == bnn.priors.Normal(scale=2.0)
     assert read(tmp_path, text, "prior.type=scale_mixture").prior == bnn.priors.ScaleMixture(pi=0.3)
+
+
+def test_another_way_to_hold_rows_out_takes_the_place_of_the_first():
+    table = {"path": "t.csv", "target": "y"}
+    for data, change in ((table | {"test": 0.2}, "test_last=0.3"), (table | {"test_last": 0.2}, "groups=a")):
+        changed = apply_overrides({"data": data}, [f"data.{change}"])["data"]
+        assert set(changed) == {*table, change.partition("=")[0]}
+        DataSpec(**changed)
+    both = apply_overrides({"data": table}, ["data.test=0.2", "data.test_last=0.3"])["data"]
+    with pytest.raises(InputError, match="holds the last rows out: leave out `test`"):
+        DataSpec(**both)
 
 
 def test_another_likelihood_has_its_own_number_of_outputs(tmp_path):

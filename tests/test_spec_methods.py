@@ -49,8 +49,8 @@ READ = {
 @pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ.keys())
 def test_a_method_is_read_and_written(text, expected, tmp_path):
     spec = read(tmp_path, text)
-    assert spec.method == (expected or bnn.SGLD(step_size=1e-3, schedule="cosine_annealing_lr"))
-    assert spec.guide == guide_of(spec.method)
+    assert spec.fit.method == (expected or bnn.SGLD(step_size=1e-3, schedule="cosine_annealing_lr"))
+    assert spec.guide == guide_of(spec.fit.method)
     assert RunSpec.from_dict(tomllib.loads(spec.to_toml())) == spec
     assert RunSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
     assert ("guide" in spec.as_dict()) == (spec.guide is not None)
@@ -82,7 +82,7 @@ def test_a_change_of_method(text, overrides, outer, inner, tmp_path):
 
 
 def test_a_change_of_method_keeps_the_guide_where_there_is_one(tmp_path):
-    assert read(tmp_path, SVI + LOW_RANK, "fit.type=ensemble").method.method.guide == bnn.guides.LowRank(rank=2)
+    assert read(tmp_path, SVI + LOW_RANK, "fit.type=ensemble").fit.method.method.guide == bnn.guides.LowRank(rank=2)
     assert read(tmp_path, SVI + LOW_RANK, "fit.type=nuts").guide is None
     assert read(tmp_path, SVI + LOW_RANK, "fit.type=swag", "guide.type=map").guide == bnn.guides.Map()
 

@@ -184,7 +184,7 @@ def _fit(keep: Path | None, settings: Settings, candidate: dict[str, Any], train
     net = bnn.MLP(train.x.shape[1], [settings.units] * 2, 10)
     model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
     how = {"seed": settings.seed, "engine": settings.engine, "device": settings.device}
-    return bnn.fit(model, train, spec.method, progress=False, checkpoint=_kept(keep, settings, candidate), **how)
+    return bnn.fit(model, train, spec.fit.method, progress=False, checkpoint=_kept(keep, settings, candidate), **how)
 
 
 def _kept(keep: Path | None, settings: Settings, candidate: dict[str, Any]) -> Path | None:

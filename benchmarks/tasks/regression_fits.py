@@ -51,7 +51,7 @@ def _without_numbers(table: Any) -> Any:
 def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
     specs, sets = [spec for spec, _ in pairs], [data for _, data in pairs]
     models = [_model(spec, data) for spec, data in pairs]
-    methods = [spec.method for spec in specs]
+    methods = [spec.fit.method for spec in specs]
     arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": specs[0].fit.engine, "progress": False}
     if isinstance(methods[0], bnn.SVI):
         return list(bnn.fit_replicates(models, sets, methods, **arguments))

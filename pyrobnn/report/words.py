@@ -13,6 +13,8 @@ from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score
+from pyrobnn.metrics.base import digits
+from pyrobnn.verdict.evidence import Evidence
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _NUM_MAIN, _NUM_SHOWN = 9, 3
@@ -54,17 +56,18 @@ def leading(scores: Mapping[str, Score], baselines: Baselines) -> str | None:
     return next((name for name in names if name in scores and math.isfinite(scores[name].value)), None)
 
 
-def found(scores: Mapping[str, Score], baselines: Baselines, target: str, num: int, part: str = "held-out") -> str:
+def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     name = leading(scores, baselines)
     if name is None:
         return ""
     verb, before, after = WORDS["first"][name]
-    shown = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
-    value = shown(scores[name].value)
-    simple = {model: shown(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
-    where = f"{'its own ' if part == 'training' else ''}{counted(num, f'{part} example')}"
-    said = f"The network {verb} {before}{value}{after.replace('{}', target)} {where}"
+    written = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
+    value = written(scores[name].value)
+    simple = {model: written(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
+    held_out, target = evidence.held_out, evidence.train.target_name
+    where = counted(len(held_out or evidence.train), "held-out example" if held_out else "training example")
+    said = f"The network {verb} {before}{value}{after.replace('{}', target)} {'' if held_out else 'its own '}{where}"
     rest = (f"a {model}{' model' * (model == 'linear')} {verb} {of}" for model, of in simple.items())
     return f"{said}{', where ' if simple else ''}{' and '.join(rest)}."
 
@@ -93,14 +96,20 @@ def concluded(diagnosis: Diagnosis, folder: str, between: Sequence[str] = ()) ->
     return "\n".join([diagnosis.conclusion, *diagnosis.details, *between, last])
 
 
-def score_lines(scores: Mapping[str, Score], baselines: Baselines, num: int) -> str:
+def score_lines(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence) -> str:
     """Return the scores that matter most as a table for the terminal, but for that of the first sentence."""
-    rows = [(f"{num} held-out rows", "pyrobnn", *baselines)]
+    rows = [(f"{len(evidence.held_out or ())} held-out rows", "pyrobnn", *baselines)]
     first = leading(scores, baselines)
     for name in [name for name in score_rows(scores)[0] if name != first][:_NUM_SHOWN]:
-        others = (entries.get(name, "") for entries in baselines.values())
-        rows.append((name_of(name, scores[name]), *map(str, (scores[name], *others))))
+        cells = (shown(name, entries[name]) if name in entries else "" for entries in (scores, *baselines.values()))
+        rows.append((name_of(name, scores[name]), *cells))
     return aligned(rows)
+
+
+def shown(name: str, score: Score) -> str:
+    """Return a score and its standard error; no error of 0, or of a width: that says little."""
+    is_alone = name.startswith("width_") or score.stderr == 0
+    return digits(score.value, score.value / 10)[0] if is_alone else str(score)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -12,14 +12,12 @@ import pandas as pd
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
-from pyrobnn.report.words import aligned, flat, name_of, score_rows, text
+from pyrobnn.report.words import aligned, flat, name_of, score_rows, shown, text
 from pyrobnn.runs.folder import read_json, run_folder
 from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 
-_DERIVED_SETTINGS = ("net.in_features", "net.out_features")
-"""Settings that follow from the columns and the likelihood."""
 _SMALLEST_SHOWN_P = 1e-4
 _BETTER_ERRORS = 3
 """Of equally good runs 0.6 % are told apart so, and 2 % of eight, where two errors would be 5 % and 40 %."""
@@ -55,7 +53,7 @@ class Comparison:
         for name, paired in self.differences.items():
             rows: list[Sequence[str]] = [(f"{self.num_test} held-out rows", self.best, name, "difference", "p-value")]
             for key in [key for key in score_rows(self.scores[name])[0] if key in paired.index]:
-                scores = (str(self.scores[run][key]) for run in (self.best, name))
+                scores = (shown(key, self.scores[run][key]) for run in (self.best, name))
                 row: Any = paired.loc[key]
                 p_value = f"< {_SMALLEST_SHOWN_P:g}" if row["p_value"] < _SMALLEST_SHOWN_P else f"{row['p_value']:.2g}"
                 cells = plus_minus(row["difference"], row["stderr"], "+"), p_value.replace("nan", "")
@@ -68,16 +66,20 @@ class Comparison:
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
-    """Score two or more runs of the same data and split on their test part, and compare them example by example."""
-    runs = {str(path): _prepare(run_folder(path)) for path in run_dirs}
-    if len(runs) < 2 or len({Path(path).resolve() for path in runs}) < len(run_dirs):
+    """Score two or more runs on the rows that all of them held out, and compare them example by example."""
+    if len(run_dirs) < 2 or len({Path(path).resolve() for path in run_dirs}) < len(run_dirs):
         raise InputError(f"Pass two or more different run folders to compare, got {', '.join(map(str, run_dirs))}.")
+    runs = {str(path): RunSpec.from_toml(run_folder(path) / "spec.toml").prepare() for path in run_dirs}
     (first, one), *_ = runs.items()
-    rows = {name: run.dataset.rows(run.spec.data.split)[1] for name, run in runs.items()}
     for name, run in runs.items():
-        if run.dataset.checksum != one.dataset.checksum or not np.array_equal(rows[name], rows[first]):
+        checksum = run.dataset.checksum
+        if checksum != read_json(Path(name) / "manifest.json")["data"]["sha256"]:
+            raise InputError(f"The data of {name} have changed since its fit: fit it again.")
+        rows, others = (each.dataset.rows(each.spec.data.split)[1] for each in (run, one))
+        is_same = checksum == one.dataset.checksum or _targets(run) == _targets(one)
+        if not (is_same and np.array_equal(rows, others)):
             raise InputError(
-                f"{name} was scored on other examples than {first}: only runs on the same rows of the same file can be "
+                f"{name} was scored on other examples than {first}: only runs with the same rows held out can be "
                 "compared. Fit one again with the same --groups, --test-last, data.test and data.split."
             )
     predictions = {name: predicted(run, load(Path(name) / "posterior")) for name, run in runs.items()}
@@ -99,16 +101,15 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     return Comparison(best, scores, differences, _unlike(settings), len(one.test))
 
 
-def _prepare(folder: Path) -> Prepared:
-    prepared = RunSpec.from_toml(folder / "spec.toml").prepare()
-    if prepared.dataset.checksum != read_json(folder / "manifest.json")["data"]["sha256"]:
-        raise InputError(f"The data of {folder} have changed since its fit: fit it again.")
-    return prepared
+def _targets(run: Prepared) -> list[Any]:
+    """Return the held-out targets, or their classes by name."""
+    names, y = run.dataset.class_names, run.test.y.tolist()
+    return [names[label] for label in y] if names else y
 
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the types that differ, and the settings of all types that do."""
-    keys = sorted({key for spec in specs.values() for key in spec if key not in _DERIVED_SETTINGS})
+    keys = sorted({key for spec in specs.values() for key in spec})
     rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
     unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
     types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}

@@ -28,10 +28,9 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predict for the rows of a table with the posterior of a run: of all its rows, where they were fitted.
 
-    The file has the feature columns of the training data; others are ignored. A row with an unknown category, or with
-    a gap, is a mixture over values drawn given the others. `on_note` is called with a line on each assumption. The
-    columns are the `id` of the spec, or else `row`, counted from 1, those of `Prediction.to_frame`, and `outside`, the
-    columns of a table whose value lies outside of what was learned.
+    A row with an unknown category, or with a gap, is a mixture over values drawn given the others. `on_note` takes a
+    line on each assumption. The columns are the `id` of the spec, or else `row`, counted from 1, those of
+    `Prediction.to_frame`, and `outside`, the columns whose value lies outside of what was learned.
     """
     folder = run_folder(run_dir)
     place = folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder

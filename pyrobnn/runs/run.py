@@ -5,6 +5,7 @@ import datetime
 import platform
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ _MOST_ROWS_OF_A_SECOND_FIT = 2000
 error of a fit to the training part, and takes 1 to 7 s."""
 _TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
-_OF_AN_ORDER = ("ause", "aurc")
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 _HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"
 """Columns of the predictions of the test part."""
@@ -50,13 +50,11 @@ _HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"
 class RunResult:
     """The result of a run.
 
-    `final` predicts new rows, fitted to `num_learned`. `baselines` are the scores of a constant and of a linear model,
-    `doubts` lines on intervals that cannot be.
+    The `evidence` has the fit and both parts of the data; `final` predicts new rows, fitted to `num_learned`.
+    `baselines` are the scores of a constant and of a linear model, `doubts` lines on intervals that cannot be.
     """
 
-    posterior: Posterior | Mixture
-    train: Data
-    test: Data
+    evidence: Evidence
     scores: dict[str, Score]
     baselines: dict[str, dict[str, Score]]
     diagnosis: Diagnosis
@@ -68,11 +66,10 @@ class RunResult:
     @property
     def summary(self) -> str:
         """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
-        num, folder = len(self.test), str(self.path)
-        table = words.score_lines(self.scores, self.baselines, num)
+        folder, given = str(self.path), (self.scores, self.baselines, self.evidence)
         lines = [
-            words.found(self.scores, self.baselines, self.train.target_name, num),
-            words.concluded(self.diagnosis, folder, [*self.doubts, table]),
+            words.found(*given),
+            words.concluded(self.diagnosis, folder, [*self.doubts, words.score_lines(*given)]),
             f"Folder: {folder}, with report.html and held_out.csv",
         ]
         return "\n".join(filter(None, lines))
@@ -88,11 +85,16 @@ def run(
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder (docs/how-to/save-and-load.md).
 
-    The same spec gives the same bits on the same machine. The folder is made beside its place, with the spec as it was
-    given: after an interruption the same call goes on, an SVI fit from its last checkpoint. Bad input is refused first,
-    and so is a folder with another run, which `overwrite` replaces once the new one is complete. `tell` is called with
-    lines on the data before the fit.
+    The same spec gives the same bits on the same machine. The folder is made beside its place: after an interruption
+    the same call goes on, an SVI fit from its last checkpoint. Bad input is refused first, and so is a folder with
+    another run, which `overwrite` replaces at the end. `tell` takes lines on the data, and on phases without progress.
     """
+
+    def phase(what: str) -> AbstractContextManager[None]:
+        if not progress:
+            tell(f"{what} ...")
+        return waiting(what, shown=progress)
+
     path = Path(out_dir) if Path(out_dir).name else Path(out_dir).absolute()
     files.check_new_run(path, overwrite=overwrite)
     prepared = spec.prepare(tell, progress=progress)
@@ -103,16 +105,16 @@ def run(
             started = time.perf_counter()
             posterior = _fit(prepared, place / files.CHECKPOINT, progress=progress)
             _write_fit(place, prepared, posterior, time.perf_counter() - started)
-        with waiting("scoring and checking the fit", shown=progress):
+        with phase("scoring and checking the fit"):
             judged = _judged(prepared, posterior, place)
-        result = _with_all_rows(judged, prepared, progress=progress)
-        with waiting("drawing the pictures and writing the report", shown=progress):
+        result = _with_all_rows(judged, prepared, phase)
+        with phase("drawing the pictures and writing the report"):
             _write_views(result, prepared, str(path))
     return dataclasses.replace(result, path=path)
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
-    method = prepared.spec.method
+    method = prepared.spec.fit.method
     checkpoint = checkpoint if method.offer().resumable else None
     run_of_fit = prepared.spec.fit.run(
         progress=progress,
@@ -170,7 +172,7 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
     write_table(rounded(table), place / "held_out.csv")
     doubts = _below_zero(table, train.y)
-    return RunResult(posterior, train, test, scores, baselines, diagnosis, place, posterior, len(train), doubts)
+    return RunResult(evidence, scores, baselines, diagnosis, place, posterior, len(train), doubts)
 
 
 def _simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
@@ -179,7 +181,7 @@ def _simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]
     if evidence.ordinary is not None:
         found = score(evidence.ordinary.predict(test.x), test.y)
         scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
-    for name in _OF_AN_ORDER:
+    for name in ("ause", "aurc"):
         scores.get("constant", {}).pop(name, None)
     return scores
 
@@ -203,11 +205,10 @@ def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
     return (f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: {keeps}",)
 
 
-def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> RunResult:
-    """Return the result with the fit that predicts new rows.
+def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., Any]) -> RunResult:
+    """Return the result with the fit that predicts new rows: to all rows of a small table, unless it is worse.
 
-    It is a fit to all rows; or the fit that was judged, for a large table, for data sets by name, whose test part is
-    there for comparisons, or where the other is worse on the test part, which it learned.
+    Data sets by name have a test part for comparisons.
     """
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
         return judged
@@ -219,9 +220,9 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, *, progress: bool) -> 
         spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=width))
     test, bnn = dataset.split(spec.data.split)[1], BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
     whole = Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
-    with waiting(f"fitting all {counted(len(train), 'row')}, for predictions", shown=progress):
+    with phase(f"fitting all {counted(len(train), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)
-        pairs = (whole, final), (prepared, judged.posterior)
+        pairs = (whole, final), (prepared, judged.final)
         found, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
         if not found >= before - _TOLERATED_LOSS:
             return judged
@@ -247,28 +248,25 @@ def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import Facts, render
 
-    place, spec, dataset = result.path, prepared.spec, prepared.dataset
-    encoder, num, notes = dataset.encoder, len(result.train), [str(prepared.choice), *dataset.notes]
-    if result.final is not result.posterior:
+    place, spec, dataset, evidence = result.path, prepared.spec, prepared.dataset, result.evidence
+    encoder, num, notes = dataset.encoder, len(evidence.train), [str(prepared.choice), *dataset.notes]
+    if result.final is not evidence.posterior:
         notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
     facts = Facts(
         spec=spec.as_dict(),
         manifest=files.read_json(place / "manifest.json"),
-        class_names=dataset.class_names,
-        columns=None if encoder is None else encoder.positions(),
         first_days={} if encoder is None else encoder.first_days(),
         notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
         folder=folder,
     )
-    given = {key: getattr(result, key) for key in ("train", "test", "scores", "baselines", "diagnosis")}
-    rendered = render(result.posterior, **given, facts=facts)
+    rendered = render(evidence, result.diagnosis, result.scores, result.baselines, facts)
     with new_folder(place / "figures") as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
     with new_file(place / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
     with new_file(place / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
-        is_weighted = result.train.weights is not None
-        rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else result.train
-        to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
+        is_weighted = evidence.train.weights is not None
+        rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else evidence.train
+        to_datatree(evidence.posterior, rows, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")

@@ -45,10 +45,9 @@ def optional(part: str) -> BeforeValidator:
 
 @setting
 class FitSpec:
-    """How to fit, in a file without the guide, which has the section [guide]; device and engine are as in `fit`.
+    """How to fit; the guide has a section of its own. Device and engine are as in `fit`.
 
-    Without a `method` that of the estimators is taken, with `settings` in place of its own. Those that a table leaves
-    out have the default of the method around it: members of an ensemble are points.
+    Without a `method` that of the estimators is taken, with `settings` in place of its own.
     """
 
     method: Annotated[Any, optional("method")] = None
@@ -148,22 +147,19 @@ class RunSpec:
 
         return tomli_w.dumps(self.as_dict())
 
-    @property
-    def method(self) -> Any:
-        """The method with its guide; None where the spec leaves it open."""
-        return self.fit.method
-
     def prepare(self, tell: Callable[[str], object] = lambda _: None, *, progress: bool = False) -> "Prepared":
         """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit.
 
-        `tell` is called with lines on the data as they were read, before candidates are tried.
+        `tell` is called with lines on the data as they were read, and without progress before candidates are tried.
         """
         resolve_device(self.fit.device)
         dataset = self._load()
         train, test = dataset.split(self.data.split)
         for line in (as_read(dataset, train, test), *dataset.notes, *dataset.doubts):
             tell(line)
-        parts_given = {name: getattr(self, name) for name in PARTS}
+        if not progress:
+            tell("fitting ...")
+        parts_given = {name: getattr(self.fit if name == "method" else self, name) for name in PARTS}
         given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
         is_drawn = self.data.path is not None and self.data.test_last is None
         try:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import hashlib
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 _OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "decimal", "encoding")
 _READING = (*_OF_A_TABLE, "categories", "missing", "split", "test")
 _OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
+_OTHER_SPLITS = {"test_last": ("test", "groups", "split"), "groups": ("test_last",), "test": ("test_last",)}
 OF_ANY_FIT = ("seed", "device", "engine")
 """Keys of [fit] that do not belong to the method."""
 
@@ -35,12 +35,11 @@ class DataSpec:
     """The data, and the part of them to train on.
 
     Attributes:
-        name: a data set of `pyrobnn.datasets`, or "sinusoid" or "quartic" with 200 new noisy points to test on.
+        name: a data set of `pyrobnn.datasets`.
         path: a CSV, Excel or Parquet file instead, relative to the working directory. Of it are target, task, id, drop,
             groups, sep, decimal, encoding, categories, missing and test_last, as in `pyrobnn.datasets.load_table`.
         split: number of the train/test split.
-        test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
-            name; of a file a fifth up to 1,000 rows, or more.
+        test: share of the rows to test on, for data without published splits; as `Dataset.test` if not given.
         standardize: centre and scale inputs without a natural scale, and real-valued targets, by the training part.
         inputs: "ranks", "waves" or "plain", as in `pyrobnn.Data`. None leaves it to the rules of defaults.
         validation: share of the training part that is held out to follow the fit, or None.
@@ -100,7 +99,7 @@ class DataSpec:
             task = self.task or implied
             dataset = datasets.load_table(self.path, **given | {"task": task}, all_rows=all_rows)
         else:
-            dataset = _toy(self.name) if self.name in ("sinusoid", "quartic") else datasets.load(str(self.name))
+            dataset = datasets.load(str(self.name))
         if self.test is not None:
             if dataset.splits:
                 choice = f"leave it out, and choose a `split`, 0 to {dataset.num_splits - 1}."
@@ -110,23 +109,6 @@ class DataSpec:
         if raw.standardize and not self.standardize:
             raw = Data(raw.x, raw.y, feature_names=raw.feature_names, target_name=raw.target_name, groups=raw.groups)
         return dataclasses.replace(dataset, data=raw.with_inputs(self.inputs or "plain"))
-
-
-def _toy(name: str) -> "Dataset":
-    import numpy as np
-    import torch
-
-    from pyrobnn import datasets
-    from pyrobnn._torch.inputs import single
-    from pyrobnn.data.in_memory import Data
-
-    make = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}[name]
-    train, test = make(), make(200, seed=1)
-    x, y = torch.cat([single(part.x, "A toy") for part in (train, test)]), torch.cat([train.y, test.y])
-    data = Data(x, y, standardize=True)
-    splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
-    checksum = hashlib.sha256(x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
-    return datasets.Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
 
 
 def read_spec(path: str | Path) -> dict[str, Any]:
@@ -208,8 +190,9 @@ def read_section(name: str, table: Any, read: Callable[[Any], Any], *, takes_tex
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the tables of a spec with "section.key=value" applied: every `type` from outside in, then the rest.
 
-    Another `type` drops the settings beside it, but for those of any fit; a method that trains no guide drops the
-    section [guide]. Other columns of a table bring their own number of inputs, another likelihood that of outputs.
+    Another `type` drops the settings beside it, but for those of any fit; a method that trains no guide drops [guide].
+    Other columns bring their own number of inputs, another likelihood that of outputs. Another way to hold rows out
+    takes the place of the first.
     """
     changed: dict[str, Any] = copy.deepcopy(dict(tables))
     parsed = [parse_change(text) for text in overrides]
@@ -227,6 +210,9 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
                 del changed["guide"]
         table[last] = value
     keys, net = [keys for keys, _ in parsed], changed.get("net")
+    others = [other for name, others in _OTHER_SPLITS.items() if ["data", name] in keys for other in others]
+    for other in (other for other in others if ["data", other] not in keys):
+        changed["data"].pop(other, None)
     for name, is_other in (
         ("in_features", any(one in _OF_COLUMNS for one in keys)),
         ("out_features", any(one[0] == "likelihood" for one in keys)),
