@@ -227,6 +227,8 @@ def _check_out(out: Path, table: Path) -> None:
         problem = f"is there already, and is no table ({', '.join(ENDINGS)})"
     elif out.suffix.lower() not in ("", ".csv", ".txt"):
         problem = f"ends in {out.suffix}, and predictions are written as CSV"
+    elif not os.path.isdir(out.parent):
+        problem = f"is in no folder, {out.parent} is not there"
     elif out.exists() and out.samefile(table):
         problem = "is the table to predict for, and would be replaced"
     if problem:

@@ -133,7 +133,10 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     assert told in done.stdout
     step = "Next: train longer: pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n"
     assert step in done.stdout
-    assert len(done.stdout.splitlines()) <= 9
+    phases = [line for line in done.stdout.splitlines() if line.endswith(" ...")]
+    assert phases[0] == "fitting ..."
+    assert len(phases) == 4
+    assert len(done.stdout.splitlines()) <= 9 + len(phases)
     findings = invoke("diagnose", "runs/t").output
     assert findings.startswith(told)
     assert step in findings
@@ -205,7 +208,7 @@ ERRORS = {
     "not CSV": (("predict", "run", "my.csv", "--out", "p.xlsx"), "ends in .xlsx, and predictions are written as CSV"),
     "itself": (("predict", "run", "my.csv", "--out", "./my.csv"), "--out my.csv is the table to predict for"),
     "other file": (("predict", "run", "my.csv", "--out", "gen.py"), "--out gen.py is there already, and is no table"),
-    "no folder": (("predict", "run", "my.csv", "--out", "none/p.csv"), "none/p.csv cannot be made"),
+    "no folder": (("predict", "run", "my.csv", "--out", "none/p.csv"), "is in no folder, none is not there"),
 }
 VALUE_ERRORS = {
     "no target in any row": (("fit", "none.csv", "--target", "y"), "Target column 'y' has no value in any row"),

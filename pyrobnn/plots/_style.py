@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.registry import backend_registry
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, ScalarFormatter
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
@@ -23,14 +24,19 @@ SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
 TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
-_PLAIN_POWERS_OF_TEN = (-4, 5)
-"""Powers of ten between which ticks are written out; longer labels would run into each other."""
-_PANEL_GAP = 0.08
-"""Room above and below each of several panels, in inches."""
+_POWERS_OF_TEN = (-4, 5)  # between which ticks are written out
+_PANEL_GAP = 0.08  # inches of room above and below each of several panels
 _LONGEST_NAME = 24
-_LABEL_INCHES = 0.42
-"""How far the ticks and the label of an axis reach."""
+_LABEL_INCHES = 0.42  # that the ticks and the label of an axis reach
 _WITHOUT_WINDOWS = (None, "nbagg", "webagg")
+
+
+class _Numbers(ScalarFormatter):
+    """Ticks of large numbers, such as prices, in thousands or millions: 150k."""
+
+    def format_ticks(self, values: Any) -> list[str]:
+        is_large = 1e5 <= max(np.abs(values), default=0.0) < 1e9
+        return [EngFormatter(sep="")(value) for value in values] if is_large else super().format_ticks(values)
 
 
 class Picture(Figure):
@@ -105,7 +111,9 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
         figure.set_layout_engine("constrained", h_pad=_PANEL_GAP)
     for axis in axes[:num]:
         tidy(axis)
-        axis.ticklabel_format(scilimits=_PLAIN_POWERS_OF_TEN)
+        axis.xaxis.set_major_formatter(_Numbers())
+        axis.yaxis.set_major_formatter(_Numbers())
+        axis.ticklabel_format(scilimits=_POWERS_OF_TEN)
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]

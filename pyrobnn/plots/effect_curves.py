@@ -39,12 +39,9 @@ _PANELS_ACROSS = 2
 _PANEL_INCHES = (2.9, 2.3)
 _CURVE_QUANTILES = (0.02, 0.98)
 """Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
-_VISIBLE_SHARE = 0.06
-"""Share of the range of all curves from which on a band is wider than its line."""
-_DATE_LABEL_PAD = 13.0
-"""Points between the labels of dates and the name of their axis, where their year or month stands."""
-_FREE_SHARE_ABOVE = 0.05
-_FREE_SHARE_BEFORE_MISSING = 0.08
+_VISIBLE_SHARE = 0.06  # of the range of all curves, from which on a band is wider than its line
+_DATE_LABEL_PAD = 13.0  # points between the labels of dates and the name of their axis, for the year or month
+_FREE_SHARE_ABOVE, _FREE_SHARE_BEFORE_MISSING = 0.05, 0.08
 
 
 def effects(
@@ -59,11 +56,9 @@ def effects(
     """Draw how the mean prediction changes with each column, with an epistemic band of ±2 standard deviations.
 
     The column is set to a value in all examples, their other columns stay, and the predictions are averaged (partial
-    dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
-    care. Of several targets, the first; of classes, the probability of class 1 of two, else of the most frequent one.
-    At most 100 examples that lack no number, evenly spaced, and the first 6 columns. Of a number with a column
-    "missingindicator_...", as `load_table` makes them, a dot shows the mean where it is missing. Other columns of a
-    group keep the values that occur together, such as the parts of a date.
+    dependence; Friedman 2001). Columns that depend on each other make examples that do not occur. Of several targets,
+    the first; of classes, the probability of class 1 of two, else of the most frequent one. At most 100 examples that
+    lack no number, and 6 columns. A dot shows the mean where a number is missing, by a column "missingindicator_...".
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
@@ -233,7 +228,7 @@ def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
         axis.set_xticks(within if len(within) > 1 else ends)
     else:
-        locator = AutoDateLocator(minticks=2, maxticks=4)
+        locator = AutoDateLocator(minticks=2, maxticks=5)
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
         axis.xaxis.labelpad = _DATE_LABEL_PAD
     if len(mean) > num:

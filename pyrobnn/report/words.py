@@ -17,11 +17,9 @@ from pyrobnn.metrics.base import digits
 from pyrobnn.verdict.evidence import Evidence
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-_NUM_MAIN, _NUM_SHOWN = 9, 3
-"""Scores that the report shows at once, and the terminal beside that of the first sentence."""
+_NUM_MAIN, _NUM_SHOWN = 9, 3  # scores that the report shows at once, and the terminal after the first sentence
 _NONE = 0.005  # the share of the variance that counts as none
-_MOST_FREQUENT_SHARE = 0.8
-"""Share of the most frequent class from which on accuracy says little."""
+_MOST_FREQUENT_SHARE = 0.8  # of the most frequent class, from which on accuracy says little
 
 Baselines = Mapping[str, Mapping[str, Score]]
 

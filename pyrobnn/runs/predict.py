@@ -19,8 +19,7 @@ from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.tables.encoder import Encoder
 
-_DECIMALS = 6
-"""Of probabilities; of numbers, those that show five digits of the smallest standard deviation."""
+_DECIMALS = 6  # of probabilities; numbers have those that show five digits of the smallest standard deviation
 
 
 def predict_table(

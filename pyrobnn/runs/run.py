@@ -34,16 +34,13 @@ from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save as save_posterior
 from pyrobnn.verdict.evidence import Budget, Evidence
 
-CHECKPOINT_EVERY = 1000
-"""Steps between two checkpoints of a run."""
+CHECKPOINT_EVERY = 1000  # steps between two checkpoints of a run
 _MOST_ROWS_OF_A_SECOND_FIT = 2000
 """On 60, 150, 400 and 1,000 rows of Friedman's function (1991) a fit to all has 0.59, 0.92, 0.99 and 0.99 times the
 error of a fit to the training part, and takes 1 to 7 s."""
-_TOLERATED_LOSS = 0.1
-"""Nats an example by which draws and other starts may lower a log score on rows that were learned."""
+_TOLERATED_LOSS = 0.1  # nats an example by which draws and other starts may lower the score of learned rows
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
-_HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"
-"""Columns of the predictions of the test part."""
+_HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"  # columns of the predictions of the test part
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

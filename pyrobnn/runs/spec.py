@@ -34,8 +34,7 @@ from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
 _FEWEST_ROWS = 10
-_FEW_CLASSES = 5
-"""Number of classes whose examples are counted in a line."""
+_FEW_CLASSES = 5  # whose examples are counted in a line
 
 
 def optional(part: str) -> BeforeValidator:

@@ -26,8 +26,7 @@ _OF_A_TABLE = ("target", "task", "id", "drop", "groups", "test_last", "sep", "de
 _READING = (*_OF_A_TABLE, "categories", "missing", "split", "test")
 _OF_COLUMNS = [["data", key] for key in ("drop", "id", "groups", "sep", "decimal", "categories", "missing")]
 _OTHER_SPLITS = {"test_last": ("test", "groups", "split"), "groups": ("test_last",), "test": ("test_last",)}
-OF_ANY_FIT = ("seed", "device", "engine")
-"""Keys of [fit] that do not belong to the method."""
+OF_ANY_FIT = ("seed", "device", "engine")  # keys of [fit] that do not belong to the method
 
 
 @setting
