@@ -119,6 +119,7 @@ class Diagnosis:
     def next_step(self) -> Remedy | None:
         """What to try first: the remedy of the first cause; None where there is nothing to mend."""
         notes = [each for each in self.findings if each.severity in ("unjudged", "care") or each.name in _DETAILS]
+        notes.sort(key=lambda each: each.severity not in ("unjudged", "care"))
         notes += [each for each in self.findings if each.severity == "open"]
         causes = sorted(self._warnings, key=lambda each: not each.name.startswith((*_CAUSES, "chains")))
         leaks = [each for each in self.findings if each.name in _LEAKS]  # they change all others
