@@ -21,7 +21,7 @@ import pyrobnn as bnn
 MODULES = ["", "datasets", "guides", "likelihoods", "metrics", "plots", "priors", "report", "testing"]
 METHODS = {
     "BNN": ["fit", "sample_prior_predictive", "with_parts"],
-    "BNNClassifier": ["partial_fit", "predict_proba"],
+    "BNNClassifier": ["partial_fit", "predict_proba", "save"],
     "BNNRegressor": ["partial_fit", "predict", "predict_dist", "predict_interval", "set_params"],
     "Data": ["parts", "split"],
     "Mixture": ["draw", "predict", "save"],

@@ -1,6 +1,5 @@
 """The estimators against closed forms: the exact linear model, weights as copies, learning on, intervals."""
 
-import pickle
 import warnings
 
 import numpy as np
@@ -10,7 +9,6 @@ from sklearn.datasets import make_friedman1
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference import defaults
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -284,27 +282,6 @@ def test_with_nothing_set_weights_are_copies_within_monte_carlo_error(kind):
         of_copies.append(found[1])
     error = np.sqrt((np.var(of_weights, 0, ddof=1) + np.var(of_copies, 0, ddof=1)) / 6)
     assert (np.abs(np.mean(of_weights, 0) - np.mean(of_copies, 0)) < 6 * error + 1e-6).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
-def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
-    """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
-    monkeypatch.setattr(defaults, "MCLMC", lambda **_: bnn.MCLMC(num_draws=5, warmup=50, num_chains=2))
-    monkeypatch.setattr(defaults, "SVI", lambda **_: bnn.SVI(guide="mean_field", steps=20))
-    x, numbers = problem(60)
-    y = np.where(numbers > 0, "yes", "no")
-    ones = np.ones(30)
-    net = bnn.MLP(hidden=(3,), dtype="float64")
-    later, joint = (bnn.BNNClassifier(net, num_draws=20, engine="eager", random_state=0) for _ in range(2))
-    later.fit(x[:30], y[:30], weights)
-    assert type(later.posterior_.guide).__name__ == "EmpiricalGuide"
-    later = pickle.loads(pickle.dumps(later)).partial_fit(x[30:], y[30:])
-    own = None if weights is None else np.concatenate([weights, ones])
-    joint.partial_fit(x, y, ["no", "yes"], own)
-    np.testing.assert_allclose(later.predict_proba(x), joint.predict_proba(x), rtol=1e-10)
-    before = later.predict_proba(x)
-    assert not np.allclose(later.partial_fit(x[:5], y[:5]).predict_proba(x), before)
 
 
 @pytest.mark.filterwarnings("default::pyrobnn.PoorFitWarning")

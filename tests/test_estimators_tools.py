@@ -1,6 +1,9 @@
-"""The estimators in scikit-learn's tools: pipelines, searches, calibration, pickles, on its own small data."""
+"""The estimators in scikit-learn's tools: pipelines, searches, calibration, pickles and files, on small data."""
 
+import ast
 import pickle
+import tomllib
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -16,6 +19,11 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import pyrobnn as bnn
+import pyrobnn.report
+from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.tree_files import read_tree, write_tree
+from pyrobnn.report import Rendered
+from pyrobnn.verdict import remedies
 
 NET = bnn.MLP(hidden=(), dtype="float64")
 QUICK = {"net": NET, "steps": 30, "lr": 0.1, "engine": "eager", "random_state": 0, "num_draws": 20}
@@ -102,6 +110,101 @@ def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     for one in (loaded, model):
         one.partial_fit(x[40:60], y[40:60])
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+GAPS = pd.DataFrame({"size": np.sin(np.arange(40.0)), "room": ["a", "b", None, "c"] * 10})
+GAPS["day"] = pd.date_range("2024-03-01", periods=40)
+GAPS.loc[3:8, "size"] = np.nan
+LABELS = np.where(np.arange(40) % 3 > 0, "yes", "no")
+OF_GAPS = bnn.BNNClassifier(**QUICK, guide="mean_field", missing="impute", class_weight={"yes": 2.0, "no": 1.0})
+
+
+@pytest.fixture(scope="module")
+def of_gaps():
+    return OF_GAPS.fit(GAPS, LABELS)
+
+
+@pytest.mark.slow
+def test_a_saved_estimator_predicts_the_same_bits(of_gaps, diabetes, tmp_path):
+    x, y = diabetes
+    for model, inputs in ((of_gaps, GAPS), (FITTED["default"].fit(x[:20], y[:20]), x)):
+        loaded = type(model).load(model.save(tmp_path / type(model).__name__))
+        np.testing.assert_array_equal(loaded.predict(inputs), model.predict(inputs))
+        np.testing.assert_array_equal(loaded.feature_names_in_, model.feature_names_in_)
+        assert loaded.get_params() == model.get_params()
+    assert loaded.predict_dist(x).mean.shape == (150,)
+    with pytest.raises(bnn.InputError, match="holds an estimator: load it by BNNClassifier.load"):
+        bnn.load(tmp_path / "BNNClassifier")
+    with pytest.raises(bnn.InputError, match="holds 'BNNClassifier', no BNNRegressor"):
+        bnn.BNNRegressor.load(tmp_path / "BNNClassifier")
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (lambda tree: tree["encoder"]["columns"].pop("size"), "the encoder makes"),
+        (lambda tree: tree["encoder"].pop("missing"), "stored by an earlier version"),
+        (lambda tree: tree["params"].update(engine__x=1), "unexpected keyword"),
+        (lambda tree: tree["parts"].update(guide={"type": "os.system"}), "Unknown guide"),
+        (lambda tree: tree["arrays"].update(classes_=["<U3", 1, 2]), "too many values"),
+        (lambda tree: tree["posterior"].pop("guide"), "does not fit"),
+        (lambda tree: tree["facts"].update(other=1), "does not fit"),
+        (lambda tree: tree.update(imputer={"rows": 3, "targets": 1}), "does not fit"),
+    ],
+)
+def test_a_forged_file_of_an_estimator_is_refused(of_gaps, forge, words, tmp_path):
+    tree = read_tree(of_gaps.save(tmp_path / "model"))
+    forge(tree)
+    write_tree(tmp_path / "model", tree)
+    with pytest.raises(bnn.InputError, match=words):
+        bnn.BNNClassifier.load(tmp_path / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"net": nn.Linear(1, 1)}, {"random_state": np.random.RandomState(0)}])
+def test_parameters_that_are_objects_are_not_saved(settings, tmp_path):
+    model = bnn.BNNRegressor(**(QUICK | settings), guide="map").fit(np.arange(12.0)[:, None], np.arange(12.0))
+    with pytest.raises(bnn.InputError, match=f"`{next(iter(settings))}` is an object.*bnn.save"):
+        model.save(tmp_path / "model")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_gaps, tmp_path, monkeypatch):
+    found = of_gaps.diagnose(GAPS[:30], LABELS[:30], held_out=(GAPS[30:], LABELS[30:]))
+    assert "set_params(" in str(found)
+    assert found.num_held_out >= 10
+    seen = {}
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *_, **given: seen.update(given) or Rendered("<p>", {}))
+    assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
+    assert (list(seen["facts"].class_names), set(seen["facts"].columns)) == (["no", "yes"], set(GAPS))
+    assert seen["test"] is None
+
+
+@pytest.mark.slow
+def test_groups_reach_the_data():
+    """Each copy of a row with gaps is of the group of its row."""
+    groups, model = np.arange(40) // 4, bnn.BNNClassifier(missing="impute")
+    data = model._examples(GAPS, LABELS, None, reset=True, groups=groups)
+    assert len(data) > 40
+    assert len(data.groups.unique()) == 10
+    with pytest.raises(bnn.InputError, match="groups"):
+        OF_GAPS.fit(GAPS, LABELS, groups=groups[1:])
+
+
+def test_remedies_are_parameters_of_estimators():
+    filled = {"section": "fit", "most": "max_steps", "likelihood": "student_t", "scale": "scale"}
+    filled |= {"steps": 9, "narrower": 0.1, "draws": 9, "warmup": 9}
+    for row in tomllib.loads((Path(remedies.__file__).parent / "remedies.toml").read_text(encoding="utf-8")).values():
+        settings = tuple(setting.format_map(filled) for setting in row.get("settings", ()))
+        code = Remedy("", settings).code("estimator").strip("`")
+        if code.startswith("set_params"):
+            changes = {each.arg: ast.literal_eval(each.value) for each in ast.parse(code).body[0].value.keywords}
+            of_method = any(name.startswith("method__") for name in changes)
+            method = ("svi" if "max_steps" in code else "nuts") if of_method else None
+            bnn.BNNRegressor(method=method).set_params(**changes)._parts()
+        else:
+            assert not settings or settings[0].startswith("data.")
 
 
 def test_mapie_makes_intervals_of_a_regressor():

@@ -112,8 +112,8 @@ def test_a_changed_tree_is_refused(case, saved, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is not a saved posterior: pass a file that bnn.save wrote"),
-        ("folder", "is not a saved posterior, but a folder, as earlier versions wrote them"),
+        (None, "is no file: pass a file that bnn.save wrote"),
+        ("folder", "is a folder, as earlier versions wrote them"),
         (b"", "p is damaged"),
         (b"{}", "p is damaged"),
         (b"\xff" * 99, r"p is damaged \(its header is too long\)"),

@@ -1,11 +1,10 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
-import dataclasses
 import datetime
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -18,31 +17,48 @@ from torch import nn
 
 from pyrobnn._core.checks import as_tensor, check_count, check_flag, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
+from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
+from pyrobnn._core.random import derive
+from pyrobnn._core.remedies import reader
 from pyrobnn._core.settings import fields_of
+from pyrobnn._core.tree_files import write_tree
+from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import SAID, Data, leaks
-from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
+from pyrobnn.data.splits import numbered
+from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
+from pyrobnn.estimators.saved import content, rebuilt
+from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.inference.parts import PARTS, Facts, Given
-from pyrobnn.posterior.mixture import predict_copies
+from pyrobnn.metrics import score
+from pyrobnn.posterior.mixture import Mixture, predict_copies
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.storage.load import load
-from pyrobnn.storage.save import save
+from pyrobnn.posterior.weights import update_prior
+from pyrobnn.storage.load import content_of, from_tree
+from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
 from pyrobnn.verdict.checks import tell
+from pyrobnn.verdict.evidence import Budget, Evidence
 
-NO_TARGETS = "no_validation"
-"""In place of targets where there are none, as in scikit-learn."""
+NO_TARGETS = "no_validation"  # in place of targets where there are none, as in scikit-learn
 _LARGEST_SEED = 2**31 - 1
-_AT_ONCE = 2**24
-"""Largest number of values that a block of predictions holds."""
-_FEWEST_ROWS = 10
-"""Rows that a fit needs, as on the command line."""
-_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period)
+_AT_ONCE = 2**24  # values that a block of predictions holds at most
+_FEWEST_ROWS = 10  # that a fit needs, as on the command line
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
+
+
+@contextmanager
+def _for_estimators() -> Iterator[None]:
+    """Compute as for any fit, and spell remedies as parameters of estimators."""
+    with gradients(), ExitStack() as stack:
+        stack.callback(reader.reset, reader.set("estimator"))
+        yield
 
 
 @dataclass(eq=False, repr=False)
@@ -50,8 +66,7 @@ class AbstractBNN(BaseEstimator):
     """Base of the estimators: write `TASK`, `_check_targets` and predictions."""
 
     TASK: ClassVar[Task]
-    _TARGETS: ClassVar[dict[str, Any]] = {}
-    """How scikit-learn's validators take targets."""
+    _TARGETS: ClassVar[dict[str, Any]] = {}  # how scikit-learn's validators take targets
 
     net: Any = None
     _: KW_ONLY
@@ -71,7 +86,6 @@ class AbstractBNN(BaseEstimator):
     device: Any = "cpu"
     engine: Any = "auto"
     verbose: Any = None
-    _kept = cast("Data | None", None)
     _imputer = cast("Imputer | None", None)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
@@ -87,10 +101,6 @@ class AbstractBNN(BaseEstimator):
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters; guide__rank=5 replaces the guide by a guide of rank 5, given by name or as a setting.
-
-        Raises:
-            ValueError: a name that does not exist.
-            InputError: a value that a part refuses.
 
         Examples:
             >>> bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3).prior
@@ -108,22 +118,15 @@ class AbstractBNN(BaseEstimator):
             setattr(self, name, replaced(part, settings))
         return self
 
-    def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
-        return super()._get_params_html(deep=False, doc_link=doc_link)
-
     def _given(self) -> Given:
         """Return the parts and settings that were given, the parts as settings."""
-        given = {name: getattr(self, name) for name in PARTS}
-        parts = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        settings = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
-        told = {name: value for name, value in settings.items() if value is not None}
+        names, state = ("steps", "lr", "batch_size"), vars(self)
+        parts = {name: part.resolve(state[name]) for name, part in PARTS.items() if state[name] is not None}
+        told = {name: state[name] for name in names if state[name] is not None}
         return Given(**parts, inputs=self.inputs, settings=told)
 
     def _parts(self, *, learns_on: bool = False, as_given: bool = False) -> dict[str, Any]:
-        """Return the parts by name, before any data: those given, and the defaults for few rows.
-
-        The method has the guide and the settings that were given beside it, unless it is asked for `as_given`.
-        """
+        """Return the parts by name, the defaults for few rows; the method has its settings, or is `as_given`."""
         given = self._given()
         facts = Facts(task=self.TASK, given=given, is_standardized=bool(self.standardize), learns_on=learns_on)
         choice = choose(facts)
@@ -138,91 +141,83 @@ class AbstractBNN(BaseEstimator):
         """Return targets as numbers, and keep their properties for predictions."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Infer the posterior.
+    @_for_estimators()
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Infer the posterior; what cannot be used is a `ValueError`, in the words of scikit-learn, or an `InputError`.
 
         Args:
             X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
                 categories.
             y: targets (N,) or (N, K), or labels (N,), numbers or text.
             sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
-
-        Raises:
-            ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
+            groups: labels (N,), such as patients: rows held out to choose a fit keep a group together.
         """
-        return self._fit(X, y, sample_weight, reset=True)
+        return self._fit(self._examples(X, y, sample_weight, reset=True, groups=groups), reset=True)
 
-    @gradients()
-    def _fit(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
-    ) -> Self:
+    def _fit(self, examples: Data, *, reset: bool, learns_on: bool = False) -> Self:
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
-        check_count(self.num_draws, "num_draws")
-        examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
-        if self._kept is not None and learns_on and not reset:
-            examples, reset = joined(self._kept, examples), True
         given = self._given()
-        run = Run(
-            seed=int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
-            device=self.device,
-            engine=self.engine,
-            progress=bool(self.verbose),
-        )
+        seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+        run = Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
         if reset:
             tell_of_constants(examples)
             for name, kind in leaks(examples, self.encoder_.columns).items():
                 warn_user(SAID[kind].format(name), PoorFitWarning)
-            num_classes = self._num_labels or None
-            self._facts = Facts.of(self.TASK, examples, given, num_classes=num_classes, learns_on=learns_on)
+            num = self._num_labels or None
+            self._facts = Facts.of(self.TASK, examples, given, num_classes=num, learns_on=learns_on)
             num_data = max(self._facts.num_data, round(examples.total_weight))
             if 1 < num_data < _FEWEST_ROWS and not learns_on:
-                warn_user(
-                    f"There are {num_data} training examples: they say little of the function, its noise and its "
-                    f"scales, and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
-                    PoorFitWarning,
-                )
-        choice = choose(dataclasses.replace(self._facts, given=given, learns_on=learns_on))
+                say = f"There are {num_data} training examples: predictions rest on the prior. Collect"
+                warn_user(f"{say} {_FEWEST_ROWS} or more.", PoorFitWarning)
+        choice = choose(replace(self._facts, given=given, learns_on=learns_on))
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
             if reset:
                 parts, record = settled(choice, examples, run)
-                run, examples = dataclasses.replace(run, choice=record), examples.with_inputs(parts.inputs)
+                run, examples = replace(run, choice=record), examples.with_inputs(parts.inputs)
                 self.posterior_ = fit_in_silence(parts.model(examples), examples, parts.method, run)
-                self._kept = examples if self.method is None and guide_of(parts.method) is None else None
             else:
                 self.posterior_ = fit_on(self.posterior_, choice.candidates[0].method, examples, run)
         if reset:  # the newest rows alone may suit a constant that is bad for all
             tell(self.posterior_, examples, progress=run.progress)
         return self
 
-    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
-        """Return checked rows as numbers; a new fit learns the columns."""
+    def _examples(
+        self, X: Any, y: Any, weight: Any, *, reset: bool, classes: Any = None, groups: Any = None, is_new: bool = False
+    ) -> Data:
+        """Return checked rows as numbers; a new fit learns the columns, and targets draw what rows lack unless new."""
+        check_count(self.num_draws, "num_draws")
         require_no_dates(y, or_text=self.TASK == "regression")
         table, y = self._checked(X, y, reset=reset)
         columns, targets = table.columns, self._check_targets(y, reset=reset, classes=classes)
-        weights = self._weights(y, sample_weight)
+        weights = self._weights(y, weight)
+        of_rows = None if groups is None else numbered(groups, len(columns), "groups")
         if weights is not None:
             used = weights > 0
             columns, targets, weights = columns[used].reset_index(drop=True), targets[used], weights[used]
+            of_rows = None if of_rows is None else of_rows[used]
         if reset:
             self.encoder_ = Encoder.learn(columns, table.how, categories=self.categories, missing=self.missing)
         x, categories = self.encoder_.matrix(columns), self.encoder_.onehot()
-        copies, learns = None, bool(categories) or self.missing == "impute"
-        both = with_targets(x, targets, self._num_labels) if learns else x
+        learns = bool(categories) or self.missing == "impute"
+        both = with_targets(x, targets, self._num_labels) if learns and not is_new else x
         if reset:
             self._imputer = Imputer(both, categories, both.shape[1] - x.shape[1]) if learns else None
         if self._imputer is not None:
-            x, targets, weights, copies = stacked(both, targets, weights, self._imputer)
-        names = [*self.encoder_.get_feature_names_out()]
-        standardize = check_flag(self.standardize, "standardize")
-        return Data(x, targets, weights=weights, standardize=standardize, feature_names=names, groups=copies)
+            imputer = replace(self._imputer, targets=both.shape[1] - x.shape[1])
+            x, targets, weights, copies = stacked(both, targets, weights, imputer)
+            of_rows = copies if of_rows is None or copies is None else of_rows[copies]
+        names, scaled = [*self.encoder_.get_feature_names_out()], check_flag(self.standardize, "standardize")
+        return Data(x, targets, weights=weights, standardize=scaled, feature_names=names, groups=of_rows)
 
+    @_for_estimators()
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        require_learning_on(self._parts(learns_on=True)["method"])
-        reset = not hasattr(self, "posterior_")
-        if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
-            drew = "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`"
-            raise InputError(f"{drew}: begin with partial_fit, or give a guide, such as guide='mean_field'.")
-        return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
+        method, reset = self._parts(learns_on=True)["method"], not hasattr(self, "posterior_")
+        guide, so = as_guide(guide_of(method)), "partial_fit makes the posterior so far the prior of the next batch"
+        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
+            raise InputError(f"{so}, and {guide!r} leaves points without a spread: use another, such as 'laplace'.")
+        if not reset and self.method is None and built(self.posterior_.members[0].guide).chains() is not None:
+            raise InputError(f"{so}, as independent normals, and Markov chains have none: begin with partial_fit.")
+        return self._fit(self._examples(X, y, sample_weight, reset=reset, classes=classes), reset=reset, learns_on=True)
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[Table, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
@@ -242,10 +237,9 @@ class AbstractBNN(BaseEstimator):
         else:
             odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
             if odd is not None:
-                which = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
-                raise InputError(
-                    f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {which}."
-                )
+                of = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
+                said = f"X is an array with {str(odd)!r}, and arrays hold numbers"
+                raise InputError(f"{said}: pass a data frame with {of}.")
             if has_targets:
                 X, y = validate_data(self, X, y, reset=reset, **of_numbers, **self._TARGETS)
             else:
@@ -274,15 +268,7 @@ class AbstractBNN(BaseEstimator):
         return self._predict_rows(self._inputs(X)).named_as(X)
 
     def outside(self, X: Any) -> pd.DataFrame:
-        """Return which columns of X have unknown categories, missing values or numbers beyond those of the fit.
-
-        There is a row for each column with any: counts, an example with its row, and what the fit had.
-
-        Examples:
-            >>> classifier = bnn.BNNClassifier(steps=20, random_state=0).fit([[0.0], [1.0]], ["a", "b"])
-            >>> classifier.outside([[0.1], [7.0]])["beyond"].to_dict()
-            {'x0': 1}
-        """
+        """Return counts of unknown categories, missing values and numbers beyond those of the fit, by column."""
         check_is_fitted(self, "posterior_")
         return self.encoder_.outside(self._checked(X, reset=False)[0].columns).table
 
@@ -325,22 +311,77 @@ class AbstractBNN(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         if "posterior_" in state:
-            with TemporaryDirectory() as folder:
-                state["posterior_"] = save(state["posterior_"], Path(folder) / "posterior").read_bytes()
+            state["posterior_"] = to_tree(state["posterior_"])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if isinstance(self.__dict__.get("posterior_"), bytes):
-            with TemporaryDirectory() as folder:
-                file = Path(folder) / "posterior"
-                file.write_bytes(state["posterior_"])
-                self.posterior_ = load(file, net=self.net if isinstance(self.net, nn.Module) else None)
+        if "posterior_" in state:
+            net = self.net if isinstance(self.net, nn.Module) else None
+            self.posterior_ = from_tree(state["posterior_"], Path("The pickle"), net=net)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted estimator to a new file for `load`, which executes nothing in it, and return the file.
+
+        If it draws missing values, rows to draw from are in it. A parameter that is an object, as a module, is refused.
+
+        Examples:
+            >>> model = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
+            >>> bnn.BNNRegressor.load(model.save("model")).predict([[2.0]]) == model.predict([[2.0]])
+            array([ True])
+        """
+        check_is_fitted(self, "posterior_")
+        write_tree(Path(path), {"format_version": FORMAT_VERSION} | content(self), replaces=False)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Any:
+        """Return the estimator that `save` wrote; it predicts the same bits. A file that does not fit is refused."""
+        return rebuilt(cls, content_of(Path(path)), Path(path))
+
+    def _evidence(self, X: Any, y: Any, held_out: Any) -> Evidence:
+        """Return what checks of the fit look at, with the names of columns and classes."""
+        check_is_fitted(self, "posterior_")
+        labels = vars(self).get("classes_")
+        of_fit: Any = {"weight": None, "reset": False, "classes": labels}
+        train = self._examples(X, y, **of_fit)
+        test = None if held_out is None else self._examples(*held_out, is_new=True, **of_fit)
+        names, seed = [] if labels is None else [str(label) for label in labels], self.posterior_.seed
+        return Evidence(self.posterior_, train, test, Budget(), seed, names, columns=self.encoder_.positions())
+
+    def diagnose(self, X: Any, y: Any, held_out: tuple[Any, Any] | None = None) -> Diagnosis:
+        """Look for reasons not to trust the fit to rows X and y, as `pyrobnn.diagnose`.
+
+        `held_out` is a pair (X, y) of rows that the fit has not seen. Without them a fit may be called bad, never good.
+        """
+        return _spelled(diagnosis_of(self._evidence(X, y, held_out)))
+
+    def report(self, path: str | Path, X: Any, y: Any, held_out: tuple[Any, Any] | None = None) -> Path:
+        """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
+        from pyrobnn.report import Facts, render
+        from pyrobnn.runs.run import simple_scores
+
+        evidence = self._evidence(X, y, held_out)
+        data = evidence.train if evidence.held_out is None else evidence.held_out
+        facts = Facts(class_names=evidence.class_names, columns=evidence.columns, first_days=self.encoder_.first_days())
+        found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
+        given: Any = {"scores": scores, "baselines": simple_scores(evidence, data), "diagnosis": found, "facts": facts}
+        page = render(self.posterior_, train=evidence.train, test=evidence.held_out, **given)
+        with new_file(Path(path)) as file:
+            file.write_text(page.html, encoding="utf-8")
+        return Path(path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
+
+
+def _spelled(diagnosis: Diagnosis) -> Diagnosis:
+    """Return a diagnosis whose remedies are parameters of estimators."""
+    remedies = [one.remedy and replace(one.remedy, python=one.remedy.code("estimator")) for one in diagnosis.findings]
+    pairs = zip(diagnosis.findings, remedies, strict=True)
+    return replace(diagnosis, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
 
 
 def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
@@ -359,9 +400,9 @@ def replaced(part: Any, values: Mapping[str, Any]) -> Any:
         if name not in known:
             hint = did_you_mean(name, known)
             raise ValueError(f"Invalid parameter {name!r} for {part!r}.{hint} Valid parameters are: {known!r}.")
-    changed = dataclasses.replace(part, **direct) if direct else part
+    changed = replace(part, **direct) if direct else part
     below = {name: replaced(getattr(changed, name), settings) for name, settings in inner.items()}
-    return dataclasses.replace(changed, **below) if below else changed
+    return replace(changed, **below) if below else changed
 
 
 def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -378,15 +419,13 @@ def require_no_dates(y: Any, *, or_text: bool) -> None:
     """Refuse targets that are dates, or texts; objects may be texts of numbers, which scikit-learn reads."""
     values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
-    if isinstance(odd, (*_TIMES, pd.Interval)):
+    if isinstance(odd, _TIMES):
         kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
         how = "make numbers of them, as days or pandas.cut(..., labels=False)"
         raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: {how}.")
     if or_text and isinstance(odd, str):
-        raise InputError(
-            f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}: use BNNClassifier for classes, "
-            "or make numbers of text that stands for them."
-        )
+        said = f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}"
+        raise InputError(f"{said}: use BNNClassifier for classes, or make numbers of text that stands for them.")
 
 
 def _first_odd(values: Any) -> Any:
@@ -394,8 +433,31 @@ def _first_odd(values: Any) -> Any:
     is_array = isinstance(values, np.ndarray) and values.dtype.kind in "OUMm"
     for value in values.flat if is_array else ():
         try:
-            if isinstance(value, (*_TIMES, pd.Interval)) or (isinstance(value, str) and float(value) is None):
+            if isinstance(value, _TIMES) or (isinstance(value, str) and float(value) is None):
                 return value
         except ValueError:
             return value
     return None
+
+
+def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:
+    """Return the posterior with that so far, as independent normals, for its prior, for each member by itself."""
+    alone = method.learning_on()
+    later: dict[Posterior, Any] = {}
+    for index, member in enumerate(dict.fromkeys(fitted.members)):
+        of_member = replace(run, seed=derive(run.seed, f"member {index}"))
+        later[member] = fit_in_silence(_updated(member), examples, alone, of_member)
+    first = later[fitted.members[0]]
+    first.note(measured=fitted.record.measured)
+    if not isinstance(fitted, Mixture):
+        return first
+    return Mixture([later[member] for member in fitted.members], seed=run.seed, record=first.record)
+
+
+def _updated(posterior: Posterior) -> BNN:
+    """Return the model with a posterior for its prior; refuse weights without a prior."""
+    fixed = [name for name, value in posterior.bnn.net.named_parameters() if value.requires_grad]
+    if fixed:
+        so = "partial_fit makes the posterior so far the prior of the next batch"
+        raise InputError(f"{so}, and {fixed[0]!r} has no prior: give all weights a prior.")
+    return update_prior(posterior)

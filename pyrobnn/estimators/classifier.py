@@ -22,19 +22,12 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
     Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives
-    probabilities, and `predict_dist` splits the uncertainty.
-
-    See docs/how-to/scikit-learn.md.
+    probabilities, and `predict_dist` splits the uncertainty. See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network.
-        prior: the prior of the weights.
-        guide: the guide of the method, or of its inner method.
-        method: the inference method. If None, the rules of docs/explanations/defaults.md choose: up to 1,000 rows
-            chains of `MCLMC`, which draw the scales of weights too, of more an ensemble of networks with dropout.
-        likelihood: the distribution of labels; Categorical if None.
-        steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, inputs, categories, missing,
-            random_state, device, engine and verbose.
+        net, prior, likelihood, guide, method: the parts. Without a method, the rules of docs/explanations/defaults.md
+            choose: up to 1,000 rows chains of `MCLMC`, of more an ensemble of networks with dropout.
+        steps: as in `BNNRegressor`, like all that follow.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
     Attributes:
@@ -54,18 +47,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
-        Scaling and categories stay as in the first call. A `fit` that drew chains has kept its few rows: the posterior
-        of these and the new rows is inferred anew, by a method that can go on.
-
-        Args:
-            X: inputs, as for `fit`, with the columns of the first call.
-            y: labels.
-            classes: all labels; needed at the first call.
-            sample_weight: weights.
-
-        Raises:
-            ValueError: as `fit`; no classes at the first call, or different classes later; labels outside the classes;
-                a guide that gives some weights no spread; class_weight="balanced".
+        Scaling and categories stay as in the first call, which needs all labels as `classes`. Refused is what `fit`
+        refuses, a guide that gives some weights no spread, other classes later, and class_weight="balanced".
 
         Examples:
             >>> classifier = bnn.BNNClassifier(steps=20, random_state=0)
@@ -99,18 +82,17 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         require_order(labels.tolist(), num, is_ordered=order is not None)
         return labels
 
-    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
+    def _examples(self, X: Any, y: Any, weight: Any, **options: Any) -> Data:
         self._order = order_of(y)
         if self._order is not None:  # scikit-learn makes numbers of booleans
             y = pd.Series(np.asarray(y).reshape(-1)).infer_objects().to_numpy()
-        return super()._examples(X, y, sample_weight, reset=reset, classes=classes)
+        return super()._examples(X, y, weight, **options)
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
         if type_of_target(y).startswith("continuous"):
-            raise InputError(
-                "Unknown label type: continuous. BNNClassifier predicts classes, and `y` holds numbers such as "
-                f"{y.ravel()[0]:g}: use BNNRegressor, or number classes, as pandas.cut(..., labels=False)."
-            )
+            said = "Unknown label type: continuous. BNNClassifier predicts classes, and `y` holds numbers such as"
+            how = "use BNNRegressor, or number classes, as pandas.cut(..., labels=False)"
+            raise InputError(f"{said} {y.ravel()[0]:g}: {how}.")
         check_classification_targets(y)
         self.classes_ = self._labels(y, self._order) if classes is None else classes
         if len(self.classes_) < 2:

@@ -15,33 +15,23 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     """A Bayesian neural network for real targets or counts, by scikit-learn's rules.
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
-    guide__rank or method__method__lr, for searches. What is not given follows from the rules of
-    docs/explanations/defaults.md: up to 500 rows the evidence measures scales and noise and chooses the likelihood, of
-    more a fifth that is held out chooses between that and networks with dropout. `posterior_.record.choice` says why.
-
-    See docs/how-to/scikit-learn.md.
+    guide__rank or method__method__lr. What is not given follows from docs/explanations/defaults.md, and
+    `posterior_.record.choice` says why. See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network. Widths that are left out follow from the data.
-        prior: the prior of the weights.
-        likelihood: the distribution of targets. None means Gaussian, or a likelihood that suits them better, if neither
-            the outputs of the network nor a guide or a method is given.
-        guide: the guide of the method, or of its inner method.
-        method: the inference method.
-        steps: steps of the method, or of its inner method. Alone it bounds each fit of the default, whose prior and
-            noise are measured all the same: iterations of each start, transitions of a chain, or steps.
-        lr: the learning rate, likewise.
-        batch_size: rows in a mini-batch, likewise.
+        net: the network; None for a default, whose settings, such as net__hidden, change it. An `MLP` that is given has
+            its own defaults: ReLU in float32, where that of small tables has SiLU in float64.
+        prior, guide, method: the prior of the weights, the guide of the method or of its inner method, and the method.
+        likelihood: the distribution of targets. None means Gaussian, or one that suits them better.
+        steps, lr, batch_size: settings of the method, or of its inner method. `steps` alone bounds the default.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         inputs: "plain", or "ranks" or "waves" for networks that see ranks of the inputs too, as in `Data`.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" draws them given the other columns: five times to fit, and
-            for predictions, which join the draws. Indicator columns mark numbers that are missing, and missing text is
-            a category.
+        missing: "raise" refuses missing values, "impute" draws them given the other columns. Indicator columns mark
+            numbers that are missing, and missing text is a category.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
-        device: "cpu", "cuda", ..., or "auto".
-        engine: as in `pyrobnn.fit`.
+        device, engine: as in `pyrobnn.fit`.
         verbose: whether to show progress. With None a terminal shows the seconds of a fit that takes more than two.
 
     Attributes:
@@ -61,10 +51,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
         It is exact for linear models with Gaussian noise and an uncorrelated posterior. Scaling and categories stay as
-        in the first call. A learned noise comes from the latest call, unless the marginal likelihood tuned it in the
-        first.
-
-        Arguments and errors are those of `fit`; a guide that gives some weights no spread is refused, too.
+        in the first call. A guide that gives some weights no spread is refused.
 
         Examples:
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])

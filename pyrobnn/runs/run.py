@@ -159,7 +159,7 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
         columns=None if dataset.encoder is None else dataset.encoder.positions(),
         dropped=prepared.spec.data.drop,
     )
-    scores, baselines = score(prediction, test.y), _simple_scores(evidence, test)
+    scores, baselines = score(prediction, test.y), simple_scores(evidence, test)
     metrics = {"scores": scores, "baselines": baselines, "num_draws": num_draws, "seed": posterior.seed}
     metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
     metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
@@ -172,7 +172,7 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
     return RunResult(evidence, scores, baselines, diagnosis, place, posterior, len(train), doubts)
 
 
-def _simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
+def simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
     """Return the scores of a constant, but those of an order, and a linear model, with least squares for its means."""
     scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
     if evidence.ordinary is not None:

@@ -33,13 +33,11 @@ from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, answers, digest_of, frozen
 
 Net = nn.Module | Callable[[], nn.Module]
-_MOST_NAMED, _SAME = 3, 0.01
-"""Parameters that are named where a network is not the one saved, and the share by which its outputs may differ."""
+_MOST_NAMED, _SAME = 3, 0.01  # parameters named where a network is another, and the share its outputs may differ by
 Parts = Annotated[dict[Literal["net", "prior", "likelihood"], Table], Field(min_length=3)]
 _BYTES, _COPIES = 2**28, 40
 """Bytes that may be made in all, and more for each byte of the tensors: guides make a few dozen copies at most."""
-_OPERATIONS, _OPERATIONS_EACH = 4000, 200
-"""Operations of torch, and more for each of the tensors."""
+_OPERATIONS, _OPERATIONS_EACH = 4000, 200  # of torch, and more for each of the tensors
 _TEXT, _TEXT_EACH, _DEPTH = 2**13, 2**8, 32
 """Characters of the settings of model and guide, more for each of the tensors, and the depth of tables in them."""
 _LARGEST_NUMBER = 16
@@ -147,7 +145,6 @@ class SavedMixture:
     members: Annotated[list[Table], Field(min_length=1)]
 
 
-@plain_tensors()
 def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
@@ -155,8 +152,8 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
 
     Args:
         path: the file.
-        net: the network, if it was given as a `torch.nn.Module`, or a function that makes it; with the same frozen
-            parameters, if it was saved without them. Its tensors, and outputs for the saved weights, are compared.
+        net: the network, if it was given as a module, or a function that makes it; with its frozen parameters, if
+            it was saved without them. Its tensors, and outputs for the saved weights, are compared.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
@@ -169,31 +166,38 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
         >>> torch.equal(bnn.load(file, net=net).mean()["0.bias"], posterior.mean()["0.bias"])  # yours is passed again
         True
     """
-    path, place = Path(path), resolve_device(device)
-    mixture, saved = read(path)
+    return from_tree(content_of(Path(path)), Path(path), net=net, device=device)
+
+
+@plain_tensors()
+def from_tree(content: Mapping[str, Any], path: Path, *, net: Net | None = None, device: str = "cpu") -> Any:
+    """Return the posterior of a file with the content that `to_tree` made."""
+    place = resolve_device(device)
+    if "estimator" in content:
+        raise InputError(f"{path} holds an estimator: load it by {content['estimator']}.load(path).")
+    try:
+        mixture = SavedMixture(**content) if "members" in content else None
+        saved = [SavedPosterior(**each) for each in ([content] if mixture is None else mixture.members)]
+    except InputError as error:
+        raise InputError(f"{path} does not fit ({str(error).partition(': ')[2]}): restore it, or save again.") from None
     posteriors = [_load(path, each, net, place) for each in saved]
     if mixture is None:
         return posteriors[0]
     return Mixture(posteriors, seed=mixture.seed, record=FitRecord.from_table(mixture.info))
 
 
-def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
-    """Return the tables of a file: of the mixture, if it has one, and of the posterior or the members."""
+def content_of(path: Path) -> dict[str, Any]:
+    """Return the content of a file of this version, without the version."""
     if not path.is_file():
-        older = ", but a folder, as earlier versions wrote them" if path.is_dir() else ""
-        raise InputError(f"{path} is not a saved posterior{older}: pass a file that bnn.save wrote.")
+        found = "is a folder, as earlier versions wrote them" if path.is_dir() else "is no file"
+        raise InputError(f"{path} {found}: pass a file that bnn.save wrote.")
     content = read_tree(path)
     version = content.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version}, this pyrobnn reads {FORMAT_VERSION}: use the pyrobnn that wrote it."
         )
-    try:
-        mixture = SavedMixture(**content) if "members" in content else None
-        return mixture, [SavedPosterior(**each) for each in ([content] if mixture is None else mixture.members)]
-    except InputError as error:
-        reason = str(error).partition(": ")[2]
-        raise InputError(f"{path} does not fit ({reason}): restore it, or save the posterior again.") from None
+    return content
 
 
 def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
@@ -289,8 +293,8 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         with bnn.without_network(outputs), bounds:
             guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
     _restore(guide, saved.guide_state, "guide", path)
-    curves: Any = vars(saved.history) if saved.history else {}
-    curves = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in curves.items()}
+    kept = vars(saved.history) if saved.history else {}
+    curves: Any = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in kept.items()}
     history = History(**curves) if curves else None
     moments = kept_moments(bnn)
     if moments:  # of an earlier posterior: tensors, which go back into the setting of the prior made of them
@@ -326,12 +330,10 @@ def _require_same_answers(bnn: BNN, example: X, saved: Tensor | None, path: Path
     found = None if saved is None else answers(bnn, example)
     if found is None or saved is None:
         return
-    found = found.cpu()
-    if found.shape != saved.shape or not found.allclose(saved, 0, _SAME * float(saved.abs().max())):
-        text = (
-            "does not fit the network: for the same weights its outputs differ: pass the network of the fit, with the"
-        )
-        raise InputError(f"{path} {text} same layers, code, attributes and buffers.", page="how-to/save-and-load")
+    if found.shape != saved.shape or not found.cpu().allclose(saved, 0, _SAME * float(saved.abs().max())):
+        same = "pass the network of the fit, with the same layers, code, attributes and buffers"
+        text = f"{path} does not fit the network: for the same weights its outputs differ: {same}."
+        raise InputError(text, page="how-to/save-and-load")
 
 
 def _with_prior(table: Any, prior: FromPosterior) -> Any:
@@ -347,7 +349,10 @@ def _restore(module: nn.Module, saved: Mapping[str, Tensor], part: str, path: Pa
 
 def _require_same(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], part: str, path: Path) -> None:
     """Refuse tensors with other names, shapes or precisions than those expected."""
-    there, here = ({name: _kind(value) for name, value in state.items()} for state in (saved, expected))
+    there, here = (
+        {name: f"{str(value.dtype)[6:]}{tuple(value.shape)}" for name, value in state.items()}
+        for state in (saved, expected)
+    )
     other = [
         f"{name} is {there.get(name, 'missing')} in the file and {here.get(name, 'missing')} here"
         for name in dict.fromkeys([*here, *sorted(there)])
@@ -357,7 +362,3 @@ def _require_same(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], p
         more = f"; and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
         text = f"{'; '.join(other[:_MOST_NAMED])}{more}. A network must be that of the fit, in widths and precision."
         raise InputError(f"{path} does not fit the {part}: {text}", page="how-to/save-and-load")
-
-
-def _kind(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"

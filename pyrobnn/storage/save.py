@@ -33,19 +33,16 @@ Tensors = dict[str, Tensor]
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new file, complete and on disk, or not at all, and return the file.
 
-    The file has the tensors of model and guide, the scalers, the record of the fit, and the settings for `load` to
-    rebuild it; no row of data. Of a network given as a `torch.nn.Module` the weights are saved, and `load` needs
-    `net=`. See docs/how-to/save-and-load.md.
+    It has tensors, the record of the fit, and settings; no row of data. Of a network given as a `torch.nn.Module` the
+    weights are saved, and `load` needs `net=`. See docs/how-to/save-and-load.md.
 
     Args:
         posterior: the result of `fit`.
         path: the new file.
-        body: write frozen parameters, too. Without them the file has their digest, and `load` needs `net=` with the
-            same frozen parameters.
+        body: write frozen parameters, too. Without them `load` needs `net=` with the same frozen parameters.
 
     Raises:
-        InputError: the file exists or cannot be made, prior, likelihood, guide or `record.extra` cannot be written, or
-            nothing is frozen that could be left out.
+        InputError: the file exists or cannot be made, a part or `record.extra` cannot be written, or nothing is frozen.
         OSError: the disk is full, or failed; nothing is left of the file.
 
     Examples:
@@ -53,13 +50,17 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
         >>> bnn.save(posterior, "posterior.safetensors").name
         'posterior.safetensors'
     """
+    write_tree(Path(path), {"format_version": FORMAT_VERSION} | to_tree(posterior, body=body), replaces=False)
+    return Path(path)
+
+
+def to_tree(posterior: Posterior | Mixture, *, body: bool = True) -> dict[str, Any]:
+    """Return the content of a file, nested tables with tensors."""
     tables = [_table(member, body=body) for member in posterior.members]
     if len({table["body_sha256"] for table in tables}) > 1:
         raise InputError("Members have different frozen bodies, and `load` takes one network: save with body=True.")
     mixture = {"seed": posterior.seed, "info": posterior.record.to_table(), "members": tables}
-    content = mixture if isinstance(posterior, Mixture) else tables[0]
-    write_tree(Path(path), {"format_version": FORMAT_VERSION} | content, replaces=False)
-    return Path(path)
+    return mixture if isinstance(posterior, Mixture) else tables[0]
 
 
 def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
@@ -75,11 +76,10 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     }
     left_out = {} if body else frozen(posterior.bnn)
     if not (body or left_out):
-        raise InputError(
-            "The network has no frozen parameters to leave out: save it with body=True, or freeze its body before the "
-            "fit, as by net.body.requires_grad_(False).",
-            page="how-to/hugging-face",
+        text = (
+            "The network has no frozen parameters to leave out: save it with body=True, or freeze them before the fit."
         )
+        raise InputError(text, page="how-to/hugging-face")
     return {
         "seed": posterior.seed,
         "info": posterior.record.to_table(),
