@@ -146,8 +146,7 @@ class AbstractBNN(BaseEstimator):
         """Infer the posterior; what cannot be used is a `ValueError`, in the words of scikit-learn, or an `InputError`.
 
         Args:
-            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
-                categories.
+            X: inputs (N, features): an array, or a frame with numbers, booleans, dates and categories.
             y: targets (N,) or (N, K), or labels (N,), numbers or text.
             sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
             groups: labels (N,), such as patients: rows held out to choose a fit keep a group together.
@@ -206,7 +205,7 @@ class AbstractBNN(BaseEstimator):
             imputer = replace(self._imputer, targets=both.shape[1] - x.shape[1])
             x, targets, weights, copies = stacked(both, targets, weights, imputer)
             of_rows = copies if of_rows is None or copies is None else of_rows[copies]
-        names, scaled = [*self.encoder_.get_feature_names_out()], check_flag(self.standardize, "standardize")
+        names, scaled = self.encoder_.get_feature_names_out().tolist(), check_flag(self.standardize, "standardize")
         return Data(x, targets, weights=weights, standardize=scaled, feature_names=names, groups=of_rows)
 
     @_for_estimators()

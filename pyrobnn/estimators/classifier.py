@@ -97,8 +97,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         self.classes_ = self._labels(y, self._order) if classes is None else classes
         if len(self.classes_) < 2:
             raise InputError(f"BNNClassifier needs labels of at least 2 classes, got one class, {self.classes_[0]}.")
-        strange = np.setdiff1d(y, self.classes_)
-        if len(strange):
+        if len(strange := np.setdiff1d(y, self.classes_)):
             raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {self.classes_}.")
         return np.asarray(pd.Index(self.classes_).get_indexer(y))
 
