@@ -40,8 +40,7 @@ _DEFAULT_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
 _FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS = 50, 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
-_TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
-"""Types in ArviZ of the statistics of chains that are not real numbers."""
+_TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}  # in ArviZ, of statistics that are no real numbers
 _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data")
 
 

@@ -71,7 +71,7 @@ class Convergence:
         converged: whether neither more steps nor a lower rate gained the tolerance.
         elbo: the ELBO of the best cycle, at the temperature of the method.
         elbo_error: its standard error by Monte Carlo; None after too few steps.
-        gain: gain of the last cycle of the schedule over the cycles before; None if there was only one cycle.
+        gain: gain of the last cycle over the cycles before, of a single one that of Adam over L-BFGS; else None.
         tolerance: in nats.
         cycle_ends: steps done at the end of each cycle, measurements of its ELBO included.
     """

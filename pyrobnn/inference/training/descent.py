@@ -119,10 +119,14 @@ class _Descent:
         self._seen: list[Tensor] = []
 
     def run(self) -> Ended:
-        values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
+        values, ends, elbos, mode = list(self._tensors.values()), list[int](), list[float](), math.inf
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._fit.tolerance):
             most = min(_LBFGS_ITERATIONS, self._left)
+            done = len(self._seen)
             descend_in_place(self._slope, values, after=self._look, maxiter=most, **_LIMITS)
+            if not ends and len(self._seen) - done < most:  # L-BFGS ended by itself: what Adam gains is known
+                self._slope()
+                mode = -float(self._terms.sum())
             products = len(self._batch[0]) * sum(value.numel() for value in values)
             is_quick = products <= _PRODUCTS_OF_A_QUICK_PASS
             self._anneal(min(_ADAM_STEPS[min(len(ends), 2)] if is_quick else _ADAM_STEPS_OF_SLOW_PASSES, self._left))
@@ -131,7 +135,7 @@ class _Descent:
             elbos.append(-float(self._terms.sum()))
         if self._stop.by is None and len(self._seen) % BLOCK:
             self._show()
-        gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
+        gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else elbos[-1] - mode if mode < math.inf else None
         converged = gain is not None and gain < self._fit.tolerance and self._left > 0
         if converged:
             polish_in_place(self._slope, values)
