@@ -175,9 +175,9 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
     assert "set_params(" in str(found)
     assert found.num_held_out >= 10
     seen = {}
-    monkeypatch.setattr(pyrobnn.report, "render", lambda *_, **given: seen.update(given) or Rendered("<p>", {}))
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *given: seen.update(enumerate(given)) or Rendered("<p>", {}))
     assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
-    assert (list(seen["facts"].class_names), set(seen["facts"].columns)) == (["no", "yes"], set(GAPS))
+    assert (list(seen[0].class_names), set(seen[0].columns)) == (["no", "yes"], set(GAPS))
     assert seen["test"] is None
 
 

@@ -362,10 +362,9 @@ class AbstractBNN(BaseEstimator):
 
         evidence = self._evidence(X, y, held_out)
         data = evidence.train if evidence.held_out is None else evidence.held_out
-        facts = Facts(class_names=evidence.class_names, columns=evidence.columns, first_days=self.encoder_.first_days())
+        facts = Facts(first_days=self.encoder_.first_days())
         found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
-        given: Any = {"scores": scores, "baselines": simple_scores(evidence, data), "diagnosis": found, "facts": facts}
-        page = render(self.posterior_, train=evidence.train, test=evidence.held_out, **given)
+        page = render(evidence, found, scores, simple_scores(evidence, data), facts)
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
