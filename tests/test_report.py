@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -174,25 +175,33 @@ def scored(**values):
 
 
 @pytest.mark.parametrize(
-    ("scores", "baselines", "shares"),
+    ("likelihood", "scores", "baselines", "shares"),
     [
-        (scored(log_likelihood=-1.0, r2=0.954), {"constant": scored(r2=-0.3), "linear": scored(r2=0.66)}, ["95", "66"]),
         (
+            "log_normal",
+            scored(log_likelihood=-1.0, r2=0.954),
+            {"constant": scored(r2=-0.3), "linear": scored(r2=0.66)},
+            ["95", "66"],
+        ),
+        (
+            "categorical",
             scored(log_likelihood=-0.18, accuracy=0.94, auroc=0.84),
             {"constant": scored(accuracy=0.94), "linear": scored(accuracy=0.94, auroc=0.81)},
             ["84", "81"],
         ),
-        (scored(r2=-0.2), {"constant": scored(r2=-0.3), "linear": scored(r2=-0.1)}, []),
-        (scored(r2=-0.2, rmse=8.53), {"constant": scored(r2=-2.3, rmse=14.44)}, []),
-        (scored(r2=math.nan, own=1.0), {}, None),
+        ("gaussian", scored(r2=-0.2), {"constant": scored(r2=-0.3), "linear": scored(r2=-0.1)}, []),
+        ("gaussian", scored(r2=-0.2, rmse=8.53), {"constant": scored(r2=-2.3, rmse=14.44)}, []),
+        ("gaussian", scored(r2=math.nan, own=1.0), {}, None),
     ],
     ids=["r2", "rare", "none", "errors", "nothing"],
 )
-def test_the_first_sentence_says_what_was_found(scores, baselines, shares):
+def test_the_first_sentence_says_what_was_found(likelihood, scores, baselines, shares):
     data = bnn.Data(torch.zeros(30, 1), torch.zeros(30), target_name="{0} # %s")
-    tested, trained = (words.found(scores, baselines, Evidence(None, data, part)) for part in (data, None))
+    model = SimpleNamespace(bnn=bnn.BNN(bnn.MLP(1, [2], 2), likelihood=likelihood))
+    tested, trained = (words.found(scores, baselines, Evidence(model, data, part)) for part in (data, None))
     assert re.findall(r"(\d+) %(?!s)", tested) == (shares or [])
     assert ("typical error (RMSE) of 8.53" in tested and "14.4" in tested) == ("rmse" in scores)
+    assert ("ordinary linear model" in tested) == (likelihood == "log_normal")
     assert ("30 held-out examples" in tested) == ("its own 30 training examples" in trained) == (shares is not None)
 
 

@@ -61,13 +61,14 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence)
         return ""
     verb, before, after = WORDS["first"][name]
     written = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
-    value = written(scores[name].value)
     simple = {model: written(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
-    held_out, target = evidence.held_out, evidence.train.target_name
-    where = counted(len(held_out or evidence.train), "held-out example" if held_out else "training example")
-    said = f"The network {verb} {before}{value}{after.replace('{}', target)} {'' if held_out else 'its own '}{where}"
-    rest = (f"a {model}{' model' * (model == 'linear')} {verb} {of}" for model, of in simple.items())
-    return f"{said}{', where ' if simple else ''}{' and '.join(rest)}."
+    num, part = len(evidence.held_out or evidence.train), "held-out" if evidence.held_out else "training"
+    where = f"{'' if evidence.held_out else 'its own '}{counted(num, f'{part} example')}"
+    value = f"{before}{written(scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
+    usual = "an ordinary" if name in ("r2", "rmse") and evidence.kinds.noise is None else "a"
+    names = {"constant": "a constant", "linear": f"{usual} linear model"}
+    rest = " and ".join(f"{names[model]} {verb} {of}" for model, of in simple.items())
+    return f"The network {verb} {value} {where}{', where ' * bool(rest)}{rest}."
 
 
 def _share(value: float) -> str:

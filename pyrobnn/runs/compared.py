@@ -18,7 +18,6 @@ from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 
-_SMALLEST_SHOWN_P = 1e-4
 _BETTER_ERRORS = 3
 """Of equally good runs 0.6 % are told apart so, and 2 % of eight, where two errors would be 5 % and 40 %."""
 
@@ -55,7 +54,7 @@ class Comparison:
             for key in [key for key in score_rows(self.scores[name])[0] if key in paired.index]:
                 scores = (shown(key, self.scores[run][key]) for run in (self.best, name))
                 row: Any = paired.loc[key]
-                p_value = f"< {_SMALLEST_SHOWN_P:g}" if row["p_value"] < _SMALLEST_SHOWN_P else f"{row['p_value']:.2g}"
+                p_value = "< 0.0001" if row["p_value"] < 1e-4 else f"{row['p_value']:.2g}"
                 cells = plus_minus(row["difference"], row["stderr"], "+"), p_value.replace("nan", "")
                 rows.append((name_of(key, self.scores[name][key]), *scores, *cells))
             told += ["", aligned(rows)]
