@@ -178,7 +178,7 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
     monkeypatch.setattr(pyrobnn.report, "render", lambda *given: seen.update(enumerate(given)) or Rendered("<p>", {}))
     assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
     assert (list(seen[0].class_names), set(seen[0].columns)) == (["no", "yes"], set(GAPS))
-    assert seen["test"] is None
+    assert seen[0].held_out is None
 
 
 @pytest.mark.slow
