@@ -101,6 +101,7 @@ def test_a_fitted_estimator_pickles(model, diabetes):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:Column 'bp'")
 def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     x, y = diabetes
     model = bnn.BNNRegressor(**QUICK, guide="mean_field").partial_fit(x[:20], y[:20]).partial_fit(x[20:40], y[20:40])
