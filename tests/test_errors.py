@@ -211,7 +211,7 @@ CASES = {
     "a mapping of targets": (lambda: fit(y={"a": X}), "`y` must be one array or tensor, got a dict of several"),
     "inputs of other names": (lambda: fit(x={"a": X}), "does not take inputs of shape a (6, 2)"),
     "not data": (lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False), "Expected Data(x, y), a pair"),
-    "loader without pairs": (lambda: fit(x=loader(X), y=None), "A loader must yield pairs (x, y) or mappings, got"),
+    "loader without pairs": (lambda: fit(x=loader(X), y=None), "A loader must yield pairs (x, y), or mappings with"),
     "loader and batch_size": (lambda: fit(x=loader(X, Y), y=None, batch_size=2), "`batch_size` belongs to the"),
     "loader with NaN": (lambda: fit(x=loader(X / 0, Y), y=None), "`x` must be finite"),
     "nothing to optimise": (lambda: fit_with(likelihood=Gaussian(1.0), guide=Nothing()), "There is nothing to"),

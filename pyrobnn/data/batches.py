@@ -83,26 +83,24 @@ class LoaderBatches:
     over the average B of the last whole epoch. A position is the random states before the epoch, of the process and of
     the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
-    `split` is as in `Loader`, and `prepare` brings a pair into the units and onto the device of the model, whose
-    precision `like` has. `mean_rows` is B of the first epoch, None if all are to be of equal size. The `example` is the
-    batch of `head`, the pair that begins an epoch.
+    `prepare` brings a batch into the units and onto the device of the model, whose precision `like` has. `mean_rows` is
+    B of the first epoch, None if all are to be of equal size. The `head` is the first batch, prepared.
     """
 
     def __init__(
         self,
         loader: Iterable[Any],
-        prepare: Callable[[X, Tensor], Batch],
+        prepare: Callable[[Any], Batch],
         mean_rows: float | None,
         like: Tensor,
         *,
-        head: tuple[X, Tensor],
-        split: Split | None = None,
+        head: Batch,
     ) -> None:
-        self._loader, self._prepare, self._split, self._like = loader, prepare, split, like
+        self._loader, self._prepare, self._like = loader, prepare, like
         self._mean_rows, self._alike = mean_rows or len(head[0]), mean_rows is None
         self._epoch: Iterator[Any] = iter(())
         self._before, self._taken, self._rows = self._random_states(), 0, 0
-        self.example = self._ready(*head)
+        self.example = self._weighted(head)
 
     def __next__(self) -> Batch:
         """Return the next batch; `InputError` for an epoch without any."""
@@ -114,15 +112,16 @@ class LoaderBatches:
             batch = next(self._epoch, None)
         if batch is None:
             raise InputError("The loader yields no batch any more: give it a dataset that can be read more than once.")
-        x, y = checked_batch(batch, self._split)
-        self._taken, self._rows = self._taken + 1, self._rows + len(x)
-        return self._ready(x, y)
+        prepared = self._prepare(batch)
+        self._taken += 1
+        self._rows += len(prepared[0])
+        return self._weighted(prepared)
 
-    def _ready(self, x: X, y: Tensor) -> Batch:
-        prepared = self._prepare(x, y)
-        if self._alike and len(x) == self._mean_rows:
-            return prepared
-        return *prepared, self._like.new_full((len(x),), len(x) / self._mean_rows)
+    def _weighted(self, batch: Batch) -> Batch:
+        num_rows = len(batch[0])
+        if self._alike and num_rows == self._mean_rows:
+            return batch
+        return *batch, self._like.new_full((num_rows,), num_rows / self._mean_rows)
 
     def _begin_epoch(self) -> None:
         self._before, self._taken, self._rows = self._random_states(), 0, 0
@@ -135,16 +134,14 @@ class LoaderBatches:
     def restore(self, state: StateDict) -> None:
         """Go to a place in the stream; random states of the process are as before."""
         now = random_state()
-        self._epoch = iter(())
-        set_random_state(state["random"]["process"])
-        for generator, of_loader in zip(_generators(self._loader), state["random"]["loader"], strict=True):
-            generator.set_state(of_loader)
-        if state["taken"]:
-            self._begin_epoch()
-        for _ in range(state["taken"]):
-            next(self._epoch)
         self._before, self._taken = state["random"], state["taken"]
         self._rows, self._mean_rows = state["rows"], state["mean_rows"]
+        set_random_state(self._before["process"])
+        for generator, before in zip(_generators(self._loader), self._before["loader"], strict=True):
+            generator.set_state(before)
+        self._epoch = iter(self._loader) if self._taken else iter(())
+        for _ in range(self._taken):
+            next(self._epoch)
         set_random_state(now)
 
     def close(self) -> None:
@@ -197,7 +194,7 @@ def split_batch(batch: Any, split: Split | None = None) -> tuple[Any, Any]:
         return pair
     if isinstance(batch, Mapping):
         name = next((name for name in _TARGETS if name in batch), None)
-        return {key: value for key, value in batch.items() if key != name}, None if name is None else batch[name]
+        return {key: value for key, value in batch.items() if key != name}, batch.get(name)
     if not isinstance(batch, (tuple, list)):
         return batch, None
     *inputs, targets = batch if len(batch) > 1 else (*batch, None)
@@ -208,11 +205,9 @@ def checked_batch(batch: Any, split: Split | None = None) -> tuple[X, Tensor]:
     """Return a loader's batch as a validated pair (x, y); `split_batch` tells which is which."""
     x, y = split_batch(batch, split)
     if y is None and split is None:
-        is_mapping = isinstance(batch, Mapping)
-        expected = f"have targets as {' or '.join(_TARGETS)}" if is_mapping else "yield pairs (x, y) or mappings"
-        got = listed(map(repr, batch)) if is_mapping else type(batch).__name__
-        told = f"say which are inputs and targets, as in {_SPLIT}"
-        raise InputError(f"A loader must {expected}, got {got}: {told}.", page=_PAGE)
+        got = listed(map(repr, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+        expected = f"yield pairs (x, y), or mappings with {' or '.join(_TARGETS)}"
+        raise InputError(f"A loader must {expected}, got {got}: say which are which, as in {_SPLIT}.", page=_PAGE)
     inputs = checked_inputs(x, y.shape[:1] if isinstance(y, Tensor) else None)
     return inputs, as_targets(y, len(inputs))
 

@@ -115,6 +115,11 @@ class Data:
         return first.x_scaler.transform(first.x)[0].numel()
 
     @property
+    def head(self) -> tuple[X, Tensor]:
+        """Inputs and targets to look at: all of them, as of a loader the first batch."""
+        return self.x, self.y
+
+    @property
     def tensors(self) -> tuple[Any, ...]:
         """Inputs, targets and, if there are any, weights."""
         return (self.x, self.y) if self.weights is None else (self.x, self.y, self.weights)

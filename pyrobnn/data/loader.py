@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data import SubsetRandomSampler as SubsetSampler
 from torch.utils.data import WeightedRandomSampler as WeightedSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -22,8 +22,6 @@ from pyrobnn.data.batches import Split, checked_batch, checked_inputs, kept_gene
 from pyrobnn.data.in_memory import Data, Moments, Scaler
 
 _PAGE = "how-to/large-data"
-_NO_BATCH = "The loader yields no batch: pass more data, a smaller batch, or drop_last=False."
-_END = object()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +29,7 @@ class Loader:
     """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
     Wrap a DataLoader to say which parts of a batch are inputs and targets, or how many examples N there are: the ELBO
-    needs N, and only a DataLoader with torch's samplers, and a length, knows it. See docs/how-to/large-data.md.
+    needs N, which only a DataLoader with torch's samplers, and a length, tells. See docs/how-to/large-data.md.
 
     Attributes:
         loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
@@ -88,12 +86,12 @@ class Loader:
                 batches = iter(self.loader)
             for number in itertools.count():
                 with seeded(0, f"batch {number}"):
-                    batch = next(batches, _END)
-                if batch is _END:
+                    batch = next(batches, None)
+                if batch is None:
                     break
                 yield read(batch)
         if number == 0:
-            raise InputError(_NO_BATCH)
+            raise InputError("The loader yields no batch: pass more data, a smaller batch, or drop_last=False.")
 
     def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
         """Return the mean over all examples of a number per example, (n,), that a function gives for a batch's pair."""
@@ -146,68 +144,57 @@ class Loader:
     @property
     def head(self) -> tuple[X, Tensor]:
         """The first batch of an epoch."""
-        with kept_generators(self.loader):
-            batch = next(iter(self.loader), None)
-        if batch is None:
-            raise InputError(_NO_BATCH)
-        return self.pair(batch)
+        return next(self.one_pass(self.pair))
 
-    def counted(self, first_rows: int) -> "tuple[int, Epoch]":
-        """Return N, and the epoch of the loader, given the rows of its first batch; `InputError` for an unknown N."""
-        with kept_generators(self.loader):
-            epoch = _epoch(self.loader)
-        if epoch.num_rows is not None and first_rows < min(epoch.size, epoch.num_rows):
-            epoch = epoch._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
-        num_data = self.num_data or epoch.num_data
+    def counted(self, first_rows: int) -> "tuple[int, Epoch | None]":
+        """Return N, and the epoch if it is known, given the rows of the first batch; `InputError` for an unknown N."""
+        epoch = _epoch(self.loader)
+        if epoch is not None and first_rows < min(epoch.size, epoch.num_rows):  # `collate_fn` leaves examples out
+            epoch = epoch._replace(num_data=self.num_data)
+        num_data = self.num_data if self.num_data or epoch is None else epoch.num_data
         if num_data is None:
-            advice = "pass bnn.Loader(loader, num_data=N) in its place"
-            raise InputError(f"{epoch.unknown}: the ELBO needs the number of examples N, so {advice}.", page=_PAGE)
-        return num_data, epoch._replace(is_pass=epoch.is_pass and num_data == (epoch.num_data or num_data))
+            raise InputError(
+                f"The ELBO needs the number of examples N, and this {type(self.loader).__name__} does not tell it, as "
+                "with a stream, ready-made batches, samplers other than torch's, or a `collate_fn` that leaves "
+                "examples out: pass bnn.Loader(loader, num_data=N) in its place.",
+                page=_PAGE,
+            )
+        return num_data, epoch
 
 
 class Epoch(NamedTuple):
-    """N, and the rows of an epoch and the `size` of its batches before `collate_fn`; None is unknown.
+    """An epoch: N, if known, its rows, those of a batch before `collate_fn`, and whether each example comes once."""
 
-    `is_pass` tells whether each example comes once.
-    """
-
-    num_data: int | None = None
-    num_rows: int | None = None
-    size: int = 1
-    is_pass: bool = True
-    unknown: str = "The DataLoader's dataset must have a length, and so must its sampler"
+    num_data: int | None
+    num_rows: int
+    size: int
+    is_pass: bool
 
     def mean_rows(self, first: int) -> float | None:
         """Return the rows of an average batch, given those of the first; None if all batches have as many."""
-        if self.num_rows is None:
-            return first
         if self.num_rows <= self.size or self.num_rows % self.size == 0:
             return None
         return self.num_rows / math.ceil(self.num_rows / self.size) * first / self.size
 
 
-def _epoch(loader: Iterable[Any]) -> Epoch:
-    """Return what a DataLoader with torch's own samplers tells of its epochs."""
+def _epoch(loader: Iterable[Any]) -> Epoch | None:
+    """Return the epoch of a DataLoader with one of torch's samplers that draw all examples alike, else None."""
     if not isinstance(loader, DataLoader):
-        return Epoch(unknown=f"A loader of the type {type(loader).__name__} does not tell how many examples it has")
-    groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    if loader.batch_sampler is None and type(groups) is not BatchSampler:
-        return Epoch(unknown="The DataLoader yields ready-made batches")
-    is_stream = isinstance(loader.dataset, IterableDataset)
-    sampler: Any = loader.dataset if is_stream else getattr(groups, "sampler", None)
-    is_known = is_stream or type(sampler) in (SequentialSampler, SubsetSampler, DistributedSampler)
-    is_drawn = isinstance(sampler, (RandomSampler, WeightedSampler))
-    if type(groups) is not BatchSampler or not (is_known or is_drawn):
-        return Epoch(is_pass=False, unknown="The DataLoader's sampler does not tell which examples an epoch has")
-    num_data = num_rows = sampler.num_samples if is_drawn else _length(sampler)
-    if is_drawn:
-        is_uniform = isinstance(sampler, RandomSampler)
-        num_data = len(sampler.data_source) if is_uniform else int(torch.count_nonzero(sampler.weights))
-    is_pass = not is_drawn or (not sampler.replacement and num_rows == num_data)
-    if not num_rows:
-        return Epoch()
-    left = num_rows % groups.batch_size if groups.drop_last else 0
-    return Epoch(num_data, num_rows - left, groups.batch_size, is_pass and not left)
+        return None
+    batches = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if type(batches) is not BatchSampler:
+        return None
+    sampler, size = batches.sampler, batches.batch_size
+    if type(sampler) not in (SequentialSampler, RandomSampler, SubsetSampler, DistributedSampler):
+        return None
+    num_rows = _length(sampler)
+    if num_rows is None:
+        return None
+    num_data, is_once = num_rows, True
+    if isinstance(sampler, RandomSampler):
+        num_data, is_once = len(sampler.data_source), not sampler.replacement
+    num_rows -= num_rows % size if batches.drop_last else 0
+    return Epoch(num_data, num_rows, size, is_once and num_rows == num_data)
 
 
 def _length(sized: Any) -> int | None:
@@ -223,11 +210,9 @@ def as_data(given: Any) -> Data | Loader:
         return Data(*given)
     given = as_loader(given)
     if not isinstance(given, (Data, Loader)):
-        raise InputError(
-            f"Expected Data(x, y), a pair (x, y) or a DataLoader, got {type(given).__name__}; of another "
-            "iterable of batches make a bnn.Loader(iterable, num_data=N).",
-            page="start",
-        )
+        other = "of another iterable of batches make a bnn.Loader(iterable, num_data=N)"
+        expected = "Data(x, y), a pair (x, y) or a DataLoader"
+        raise InputError(f"Expected {expected}, got {type(given).__name__}; {other}.", page="start")
     return given
 
 
@@ -236,25 +221,17 @@ def as_loader(given: Any) -> Any:
     return Loader(given) if isinstance(given, DataLoader) else given
 
 
-def in_memory(data: Any, *, weighted: bool = False) -> Data:
-    """Return `Data` or a pair (x, y) as `Data`; refuse data that are not in memory, and weights unless `weighted`."""
+def in_memory(data: Any, *, collect: bool = False, weighted: bool = False) -> Data:
+    """Return data, or a pair, as `Data`; refuse loaders unless to `collect` them, and weights unless `weighted`."""
     given = as_data(data)
-    if not isinstance(given, Data):
-        raise InputError(f"Expected data in memory, got a {type(data).__name__}: pass bnn.Loader(loader).in_memory().")
+    if isinstance(given, Loader):
+        if not collect:
+            name = type(data).__name__
+            raise InputError(f"Expected data in memory, got a {name}: pass bnn.Loader(loader).in_memory().")
+        given = given.in_memory()
     if given.weights is not None and not weighted:
         raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
     return given
-
-
-def collected(data: Any, *, weighted: bool = False) -> Data:
-    """Return data as `in_memory` does, and those of a loader collected in memory."""
-    given = as_loader(data)
-    return in_memory(given.in_memory() if isinstance(given, Loader) else given, weighted=weighted)
-
-
-def first_rows(data: Data | Loader) -> tuple[X, Tensor]:
-    """Return inputs and targets to look at: all in memory, or a loader's first batch."""
-    return (data.x, data.y) if isinstance(data, Data) else data.head
 
 
 def columns_by_name(x: Any, names: Sequence[str]) -> Any:

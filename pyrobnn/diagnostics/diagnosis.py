@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
@@ -173,7 +173,8 @@ def diagnose(
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
-    train, test = collected(train, weighted=True), None if test is None else collected(test)
+    train = in_memory(train, collect=True, weighted=True)
+    test = None if test is None else in_memory(test, collect=True)
     check_targets(posterior, train.y)
     if len(train) != (num := posterior.record.num_data or len(train)):
         raise InputError(f"`train` has {len(train)} rows, the fit had {num}: pass those of the fit, others as `test`.")

@@ -20,7 +20,7 @@ from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.data.loader import Loader, as_data, as_loader, first_rows
+from pyrobnn.data.loader import Loader, as_data, as_loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
@@ -71,7 +71,7 @@ def around(
 
 def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:
     """Return a network with the prior N(0, 1): of real targets, with the deviation of its residuals in each column."""
-    if not first_rows(data)[1].is_floating_point():
+    if not as_data(data).head[1].is_floating_point():
         return BNN(net, prior=Normal(1.0), likelihood="categorical")
     bnn = BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=1.0)).eval()
     source = make_source(data, bnn, None, seed=seed)

@@ -30,7 +30,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.data.loader import Epoch, Loader, first_rows
+from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.inference import limits
 from pyrobnn.likelihoods.base import as_likelihood, require_rows, target_units
 from pyrobnn.nets import is_custom, leftovers
@@ -293,7 +293,7 @@ class Source:
     shown: Tensor  # outputs of the network for the first rows, two where there are two
     num_weights: int  # weights of the network
     products: float  # multiplications of a forward pass for one example; infinite where no device is to be chosen
-    epoch: Epoch | None = None  # the batches in an epoch of a loader
+    epoch: Epoch | None = None  # the batches in an epoch of a loader, if it tells
     independent: bool = False  # whether each batch is drawn anew from all examples in memory
 
     @property
@@ -332,13 +332,15 @@ class Source:
             rows, size = self.scaled(bnn, *self.data.tensors), self.batch_size(asked)
             return TensorBatches(rows, size, seed, independent=self.independent)
 
-        def prepare(x: X, y: Tensor) -> Batch:
+        data, first = self.data, len(self.head[0])
+
+        def prepare(batch: Any) -> Batch:
+            x, y = data.pair(batch)
             self.check_targets(bnn, y)
             return self.scaled(bnn, x, y)
 
-        assert self.epoch is not None  # it is a loader
-        mean = self.epoch.mean_rows(len(self.head[0]))
-        return LoaderBatches(self.data.loader, prepare, mean, bnn.like, head=self.head, split=self.data.split)
+        mean = first if self.epoch is None else self.epoch.mean_rows(first)
+        return LoaderBatches(data.loader, prepare, mean, bnn.like, head=self.scaled(bnn, *self.head))
 
     def check_targets(self, bnn: BNN, y: Tensor) -> None:
         """Refuse targets of a batch that the likelihood cannot produce; their positions may differ in number."""
@@ -347,7 +349,7 @@ class Source:
         likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
 
     def check_pass(self) -> None:
-        if self.epoch is not None and not self.epoch.is_pass:
+        if self.epoch is not None and not (self.epoch.is_pass and self.epoch.num_data == self.num_data):
             self._refuse_pass(str(self.epoch.num_rows))
 
     def _refuse_pass(self, num_rows: str) -> NoReturn:
@@ -406,7 +408,7 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
     if isinstance(data, Loader) and batch_size is not None:
         raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
     with seeded(seed, "data"):
-        head = first_rows(data)
+        head = data.head
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
         standard = data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)
         x_scaler, y_scaler = standard if bnn.units is None else bnn.units
@@ -417,4 +419,4 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
 def check_validation(data: Data | Loader, bnn: BNN, source: Source, *, seed: int) -> None:
     """Refuse data that a model cannot score in the units of its source."""
     with seeded(seed, "data"):
-        checked_outputs(bnn, data, first_rows(data), source.x_scaler, source.y_scaler)
+        checked_outputs(bnn, data, data.head, source.x_scaler, source.y_scaler)

@@ -12,7 +12,7 @@ import torch
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -62,7 +62,7 @@ def permutation_importance(
     """
     import pandas as pd
 
-    data = collected(data, weighted=True)
+    data = in_memory(data, collect=True, weighted=True)
     x = single(data.x, "Permutation importance")
     if x.ndim != 2 or len(x) < 2:
         text = "shuffles the columns of a table with two rows or more"

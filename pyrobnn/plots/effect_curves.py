@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
 from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, named_ticks, one_panel, plain, title
 from pyrobnn.plots.classification import class_draws
@@ -80,7 +80,7 @@ def effects(
         >>> [axis.get_xlabel() for axis in bnn.plots.effects(posterior, data).axes]
         ['size', 'noise']
     """
-    data = collected(data, weighted=True)
+    data = in_memory(data, collect=True, weighted=True)
     x = single(data.x, "An effect")
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")

@@ -13,7 +13,7 @@ from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, grid, legend, one_panel, plain, title
 from pyrobnn.plots.regression import require_real
@@ -62,7 +62,7 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
-    train = collected(train, weighted=True)
+    train = in_memory(train, collect=True, weighted=True)
     inputs = _grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or inputs.ndim != 2 or inputs.shape[1] != 1:
         raise InputError(
@@ -102,7 +102,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, 
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
-    data = collected(data, weighted=True)
+    data = in_memory(data, collect=True, weighted=True)
     if not is_number(data.x):
         raise InputError(
             f"`compare_guides` draws one input, got x of shape {shape_of(data.x)}: for more compare their scores, by "

@@ -15,7 +15,7 @@ from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import Inputs, shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
 from pyrobnn.posterior.mixture import Mixture
@@ -59,7 +59,7 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
-    data = collected(data, weighted=True)
+    data = in_memory(data, collect=True, weighted=True)
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "

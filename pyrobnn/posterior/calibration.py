@@ -14,7 +14,7 @@ from torch.distributions import constraints
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.data.loader import collected
+from pyrobnn.data.loader import in_memory
 from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of, ends
 from pyrobnn.likelihoods.base import as_likelihood
@@ -70,7 +70,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
 
 def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> _HeldOut:
     """Return the predictions for held-out rows, their targets, checked as in a fit, and their weights."""
-    rows = collected(data, weighted=True)
+    rows = in_memory(data, collect=True, weighted=True)
     check_targets(posterior, rows.y)
     weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double().cpu()
     return posterior.predict(rows.x, num_draws=num_draws), rows.y, weights
