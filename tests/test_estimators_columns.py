@@ -207,7 +207,7 @@ def test_columns_that_only_name_the_rows_are_told(make, Estimator):
         warnings.simplefilter("always")
         model.fit(table, y)
         model.fit(table[["my id"]], y)
-    (said,) = [one for one in caught if "only names the rows" in str(one.message)]
+    (said,) = [one for one in caught if "may only name the rows" in str(one.message)]
     assert "'my id'" in str(said.message)
     assert said.filename == __file__
 

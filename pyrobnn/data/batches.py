@@ -45,10 +45,8 @@ class TensorBatches:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        if self.batch_size is None:
-            return self.data
-        rows = self._next_rows(self.batch_size).to(self.data[0].device)
-        return tuple(values[rows] for values in self.data)
+        rows = self.rows(1)
+        return self.data if rows is None else tuple(values[rows[0]] for values in self.data)
 
     def _next_rows(self, size: int) -> Tensor:
         """Return the rows of the next batch, (batch,), of this epoch's order or of a new one."""

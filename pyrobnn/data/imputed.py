@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-TO_FIT, TO_PREDICT = 5, 20
-"""Copies of a row that lacks values."""
-_FITS_A_COLUMN, _ROUNDS_OVER_COLUMNS = 5, 5
-_MOST_LEARNED_ROWS, _ARD_ROUNDS = 2000, 50
+TO_FIT = 5
+"""Copies of a row that lacks values, in a fit."""
+TO_PREDICT = 20
+_FITS_A_COLUMN = 5
+_MOST_LEARNED_ROWS = 2000
 _ROWS_A_TERM = 40
-"""Rows to learn from, and those for each term of a regression with squares and products."""
+"""Rows for each term of a regression with squares and products."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -19,13 +20,12 @@ class Imputer:
     """Draws of the values that rows lack, given those that they have.
 
     Each column that rows lack is regressed on the others in turn, and values are drawn from the predictive distribution
-    (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011), with squares and products where there
-    are forty rows for each term and the evidence is for them. The category of a row is that whose column is largest.
+    (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011), with squares and products where rows
+    suffice and the evidence is for them. The category of a row is that whose column is largest.
 
     Args:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
-        categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
-            unknown one.
+        categories: the positions of the columns of each category; rows with zeros in all of them have an unknown one.
         targets: number of the last columns, which are targets; rows without them are drawn from inputs alone.
     """
 
@@ -49,16 +49,15 @@ class Imputer:
 
     def copies(self, x: np.ndarray, number: int) -> np.ndarray:
         """Return rows with several values for what they lack, (number, N, features)."""
-        lacks = self.lacking(x)
-        wanted = lacks.any(0)
-        if not wanted.any():
-            return np.broadcast_to(x, (number, *x.shape))
+        lacks, made = self.lacking(x), np.repeat(x[None], number, 0)
+        if not lacks.any():
+            return made
         known = np.where(self.lacking(self.rows), np.nan, self.rows)[:, : x.shape[1]]
         targets = self.targets if x.shape[1] == self.rows.shape[1] else 0
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
-        gaps, made = np.where(lacks, np.nan, x), np.repeat(x[None], number, 0)
+        gaps = np.where(lacks, np.nan, x)
         seeds = range(min(number, _FITS_A_COLUMN))
-        imputers = [_fitted(known[:, used], wanted[used], gaps[:, used], targets, seed) for seed in seeds]
+        imputers = [_fitted(known[:, used], gaps[:, used], targets, seed) for seed in seeds]
         for place, copy in enumerate(made):
             filled = gaps.copy()
             filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
@@ -71,8 +70,8 @@ class Imputer:
         return made
 
 
-def _fitted(known: np.ndarray, wanted: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
-    """Return an imputer of the columns that are wanted, or that rows lack, for rows with gaps.
+def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
+    """Return an imputer, by rows that are known, of the columns that they or the rows with gaps lack.
 
     Bounds keep chains of curves finite; values that targets help to draw stay in the range of their column.
     """
@@ -90,24 +89,23 @@ def _fitted(known: np.ndarray, wanted: np.ndarray, gaps: np.ndarray, targets: in
     low, high = np.nanmin(known, 0), np.nanmax(known, 0)
     reach = np.where(high > low, high - low, 1.0) / 2
     for column in range(width):
-        seen, gone = (
-            rows[np.isnan(rows[:, column]) == lacks, :others] for rows, lacks in ((known, False), (gaps, True))
-        )
+        seen = known[~np.isnan(known[:, column]), :others]
+        gone = gaps[np.isnan(gaps[:, column]), :others]
         least, most = np.nanmin(seen, 0, initial=np.inf), np.nanmax(seen, 0, initial=-np.inf)
         away = np.abs(2 * gone - least - most)[:, most > least] / (most - least)[most > least]
         furthest = np.nanmax(away, initial=1.0)  # of rows that lack the column, in half ranges of those that have it
         reach[column] *= 1 + 2 * furthest**2 if furthest > 1 or not targets else 1
     imputer = IterativeImputer(
-        make_pipeline(VarianceThreshold(), StandardScaler(), powers, ARDRegression(max_iter=_ARD_ROUNDS)),
+        make_pipeline(VarianceThreshold(), StandardScaler(), powers, ARDRegression(max_iter=50)),
         sample_posterior=True,
-        max_iter=_ROUNDS_OVER_COLUMNS,
+        max_iter=5,
         skip_complete=True,
         min_value=(low + high) / 2 - reach,
         max_value=(low + high) / 2 + reach,
         random_state=seed,
     )
-    # complete columns have a regression if a row lacks them
-    row_of_gaps = np.where(np.append(wanted, False), np.nan, np.nanmean(known, 0))
+    lacks = np.append(np.isnan(gaps).any(0), False)  # complete columns have a regression if a row lacks them
+    row_of_gaps = np.where(lacks, np.nan, np.nanmean(known, 0))
     return imputer.fit(np.concatenate([known, row_of_gaps[None]]))
 
 

@@ -17,15 +17,11 @@ from pyrobnn.data import InputColumns
 from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
 
 _MOST_ROWS, _MOST_QUANTILES = 100_000, 500
-PLAIN, *_NAMES = get_args(InputColumns)
-_NUM_WAVES: dict[str, int] = dict(zip(_NAMES, (0, 3), strict=True))
-"""The waves of a rank for each kind of inputs that are not plain."""
-SAID = {
-    "copy": "Column {!r} alone gives the target almost exactly: leave it out if it is not known before.",
-    "row number": "Column {!r} has a number of its own for each row: leave it out if it only names the rows.",
-}
-_ALMOST = 0.9999  # squared correlation with the target
-_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
+_NUM_WAVES: dict[InputColumns, int] = {"plain": 0, "ranks": 0, "waves": 3}
+_ALMOST = 0.9999
+"""The squared correlation of a copy with the target."""
+_FEWEST_ROWS = 50
+_FEWEST_OF_A_CLASS = 10
 
 
 class Data:
@@ -88,31 +84,31 @@ class Data:
     def __repr__(self) -> str:
         shapes = f"x={shape_of(self.x)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
         weights = "" if self.weights is None else f"weights={tuple(self.weights.shape)}, "
-        inputs = "" if self.inputs == PLAIN else f", inputs={self.inputs!r}"
+        inputs = "" if self.inputs == "plain" else f", inputs={self.inputs!r}"
         return f"Data({shapes}, {weights}standardize={self.standardize}{inputs})"
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
         index = row_index(rows, len(self))
-        part = copy.copy(self)  # with the same columns of ranks, so that all parts are as wide
-        part.x = as_inputs(self.x[index])
-        part.y = as_targets(self.y[index], len(part.x))
-        part.weights, part.groups = (None if each is None else each[index] for each in (self.weights, self.groups))
-        return part
+        x = as_inputs(self.x[index])
+        y = as_targets(self.y[index], len(x))
+        weights, groups = (None if each is None else each[index] for each in (self.weights, self.groups))
+        return self._with(x=x, y=y, weights=weights, groups=groups)  # with the columns of ranks that all rows have
+
+    def _with(self, **attributes: Any) -> "Data":
+        """Return a copy with other attributes, which are valid."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     def with_inputs(self, inputs: InputColumns) -> "Data":
         """Return the same examples with other inputs of the network."""
-        if inputs == self.inputs:
-            return self
-        other = copy.copy(self)
-        other.inputs, other._columns = inputs, _columns_of(self.x, inputs)
-        return other
+        return self if inputs == self.inputs else self._with(inputs=inputs, _columns=_columns_of(self.x, inputs))
 
     @property
     def num_inputs(self) -> int:
         """The numbers of an example that the network takes: those of x, and those that `inputs` adds."""
-        first = self[:1]
-        return first.x_scaler.transform(first.x)[0].numel()
+        return self.x[0].numel() + len(self._columns) * (1 + 2 * _NUM_WAVES[self.inputs])
 
     @property
     def head(self) -> tuple[X, Tensor]:
@@ -165,12 +161,7 @@ class Data:
         return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
-        """Return all examples in order, in parts of at most that many.
-
-        Examples:
-            >>> [len(part) for part in bnn.datasets.sinusoid(60).parts(25)]
-            [25, 25, 10]
-        """
+        """Return all examples in order, in parts of at most that many."""
         check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
@@ -205,18 +196,18 @@ def merged(data: Data, most: float = math.inf) -> Data:
         return data
     is_plain = len(total) == len(data) and bool((total == 1).all())
     rows = torch.arange(len(data))
-    result = data[rows if is_plain else torch.empty_like(rows[: len(total)]).scatter_(0, group, rows)]
-    result.weights = None if is_plain else total
-    return result
+    if is_plain:
+        return data[rows]._with(weights=None)
+    return data[torch.empty_like(rows[: len(total)]).scatter_(0, group, rows)]._with(weights=total)
 
 
 def _columns_of(x: X, inputs: str) -> Tensor:
     """Return the numbers (C,) of the columns to map: those with three values or more, of others it tells nothing."""
-    if inputs == PLAIN:
+    if inputs == "plain":
         return torch.empty(0, dtype=torch.int64)
-    if inputs not in [*_NUM_WAVES] or isinstance(x, Inputs) or x.ndim != 2:
-        given, known = f"{inputs!r} of {shape_of(x)}", " or ".join(_NUM_WAVES)
-        raise InputError(f"`inputs` must be {PLAIN}, or {known} of a table x (N, D), got {given}.")
+    if inputs not in get_args(InputColumns) or isinstance(x, Inputs) or x.ndim != 2:
+        given = f"{inputs!r} of {shape_of(x)}"
+        raise InputError(f"`inputs` must be plain, or ranks or waves of a table x (N, D), got {given}.")
     return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
 
 
@@ -420,32 +411,35 @@ def _ranks_of(x: Tensor, quantiles: Tensor, waves: Tensor) -> Tensor:
 
 
 def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
-    """Return what is wrong, of `SAID`, with columns of a table of two or more and 50 rows or more, by their name.
+    """Return "copy" or "row number" by the name of a column, of a table of two columns and 50 rows or more.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
     range of it. Numbers of rows are whole numbers, of at most twice the rows, in one of `columns`, not made of a date.
     """
-    if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS:
+    is_table = isinstance(data.x, Tensor) and data.x.ndim == 2 and data.x.shape[1] > 1 and data.y.ndim == 1
+    if not is_table or len(data) < _FEWEST_ROWS:
         return {}
-    if data.x.shape[1] < 2:
-        return {}
-    x, y = data.x.detach().cpu().double(), data.y.detach().cpu().double()
-    standard = [Scaler.fit(values).transform(values) for values in (x, y)]
-    correlations = (standard[0] * standard[1][:, None]).mean(0)
-    found, labels = dict[str, str](), y.numpy()
-    classes = None if data.y.is_floating_point() else np.unique(labels, return_counts=True)[1]
-    for name, column, correlation in zip(data.feature_names, x.T.numpy(), correlations, strict=True):
-        if not np.isfinite(column).all() or column.min() == column.max():
-            continue
-        if classes is None:
-            is_copy = bool(correlation**2 > _ALMOST)
-        else:
-            sorted_labels, values = labels[np.lexsort((labels, column))], np.sort(column)
-            change = np.flatnonzero(sorted_labels[1:] != sorted_labels[:-1])
-            is_copy = bool(len(change) == len(classes) - 1 > 0 and classes.min() >= _FEWEST_OF_A_CLASS)
-            is_copy = is_copy and bool((values[change] < values[change + 1]).all())
-        if is_copy:
+    x = single(data.x, "A table").detach().cpu().double()
+    is_whole, is_other = (x % 1 == 0).all(0), (x.sort(0).values.diff(dim=0) > 0).all(0)
+    are_numbers = is_whole & is_other & (x.amax(0) - x.amin(0) < 2 * len(x))
+    are_copies, found = _are_copies(x, data.y.detach().cpu()), dict[str, str]()
+    for column, name in enumerate(data.feature_names):
+        if are_copies[column]:
             found[name] = "copy"
-        elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:
-            found |= {name: "row number"} if columns is None or name in columns else {}
+        elif are_numbers[column] and (columns is None or name in columns):
+            found[name] = "row number"
     return found
+
+
+def _are_copies(x: Tensor, y: Tensor) -> Tensor:
+    """Return whether each column of x (N, D) alone gives the targets y (N,), numbers or classes, (D,)."""
+    if y.is_floating_point():
+        x, y = (Scaler.fit(values).transform(values) for values in (x, y.double()))
+        return (x * y[:, None]).mean(0) ** 2 > _ALMOST
+    _, classes, sizes = y.unique(return_inverse=True, return_counts=True)
+    if len(sizes) == 1 or int(sizes.min()) < _FEWEST_OF_A_CLASS:
+        return torch.zeros(x.shape[1], dtype=torch.bool)
+    empty, of_class = x.new_empty(len(sizes), x.shape[1]), classes[:, None].expand_as(x)
+    low, high = (empty.scatter_reduce(0, of_class, x, how, include_self=False) for how in ("amin", "amax"))
+    order = low.argsort(0)
+    return (high.gather(0, order)[:-1] < low.gather(0, order)[1:]).all(0)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -132,16 +133,6 @@ class Loader:
         return any(isinstance(sampler, kinds) for sampler in samplers_of(self.loader))
 
     @property
-    def batch_size(self) -> int | None:
-        """The examples in a batch of a DataLoader; None if batches are ready-made, or it is no DataLoader."""
-        return self.loader.batch_size if isinstance(self.loader, DataLoader) else None
-
-    @property
-    def num_batches(self) -> int | None:
-        """The batches of an epoch, or None if their number is not known."""
-        return _length(self.loader)
-
-    @property
     def head(self) -> tuple[X, Tensor]:
         """The first batch of an epoch."""
         return next(self.one_pass(self.pair))
@@ -187,21 +178,13 @@ def _epoch(loader: Iterable[Any]) -> Epoch | None:
     sampler, size = batches.sampler, batches.batch_size
     if type(sampler) not in (SequentialSampler, RandomSampler, SubsetSampler, DistributedSampler):
         return None
-    num_rows = _length(sampler)
-    if num_rows is None:
+    if not (num_rows := operator.length_hint(sampler)):
         return None
     num_data, is_once = num_rows, True
     if isinstance(sampler, RandomSampler):
         num_data, is_once = len(sampler.data_source), not sampler.replacement
     num_rows -= num_rows % size if batches.drop_last else 0
     return Epoch(num_data, num_rows, size, is_once and num_rows == num_data)
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def as_data(given: Any) -> Data | Loader:

@@ -10,8 +10,10 @@ from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._torch.inputs import X, flat_rows
 
-_FEWEST_INPUTS, _MOST_CLASSES, _NUMBERS_AT_ONCE = 10, 10, 2**16
+_FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
+_MOST_CLASSES = 10
+_NUMBERS_AT_ONCE = 2**16
 
 
 def numbered(labels: Any, num: int, name: str) -> np.ndarray:
@@ -105,8 +107,7 @@ def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tupl
 
 def _evenly(classes: Tensor, generator: torch.Generator) -> Tensor:
     """Return an order, (N,), in which each class is spread evenly from end to end, from a place drawn at random."""
-    sizes = classes.bincount()
-    by_class = classes.argsort(stable=True)
+    sizes, by_class = classes.bincount(), classes.argsort(stable=True)
     number = torch.empty_like(classes)
     number[by_class] = torch.arange(len(classes)) - (sizes.cumsum(0) - sizes)[classes[by_class]]
     start = torch.rand(len(sizes), generator=generator, dtype=torch.float64)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import counted
 from pyrobnn.data.imputed import Imputer
-from pyrobnn.data.in_memory import SAID, Data, leaks
+from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
@@ -111,9 +111,8 @@ def load_table(
     x = imputer.copies(given, 1)[0]
     data = Data(x, found.values, standardize=True, feature_names=names, target_name=target, groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
-    doubts = (
-        [SAID[kind].format(name) for name, kind in leaks(data[whole], encoder.columns).items()] if len(whole) else []
-    )
+    leaky = leaks(data[whole], encoder.columns) if len(whole) else {}
+    doubts = [f"Column {name!r} gives the target away or numbers the rows ({kind})." for name, kind in leaky.items()]
     return Dataset(
         name=path.name.removesuffix(ending(path)),
         task=found.task,

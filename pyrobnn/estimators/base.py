@@ -25,7 +25,7 @@ from pyrobnn._core.settings import fields_of
 from pyrobnn._core.tree_files import write_tree
 from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
-from pyrobnn.data.in_memory import SAID, Data, leaks
+from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.estimators.saved import content, rebuilt
@@ -45,6 +45,7 @@ from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
 from pyrobnn.verdict.checks import tell
 from pyrobnn.verdict.evidence import Budget, Evidence
+from pyrobnn.verdict.finding import Finding
 
 NO_TARGETS = "no_validation"  # in place of targets where there are none, as in scikit-learn
 _LARGEST_SEED = 2**31 - 1
@@ -161,7 +162,8 @@ class AbstractBNN(BaseEstimator):
         if reset:
             tell_of_constants(examples)
             for name, kind in leaks(examples, self.encoder_.columns).items():
-                warn_user(SAID[kind].format(name), PoorFitWarning)
+                leak = Finding(kind, "care", facts={"columns": repr(name)}).lead
+                warn_user(f"{leak}: leave it out then.", PoorFitWarning)
             num = self._num_labels or None
             self._facts = Facts.of(self.TASK, examples, given, num_classes=num, learns_on=learns_on)
             num_data = max(self._facts.num_data, round(examples.total_weight))

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import operator
 import random
 import traceback
 import warnings
@@ -312,7 +313,7 @@ class Source:
     def batch_size(self, asked: BatchSize) -> int:
         """Return the number of examples in a batch; where it is not asked for, all of few in memory, else 128."""
         if isinstance(self.data, Loader):
-            return self.data.batch_size or len(self.head[0])
+            return len(self.head[0]) if self.epoch is None else self.epoch.size
         if asked == "all":
             return self.num_data
         if asked is not None:
@@ -324,7 +325,7 @@ class Source:
     def batches_per_epoch(self, asked: BatchSize) -> int:
         if not isinstance(self.data, Loader):
             return self.num_data // self.batch_size(asked)
-        return self.data.num_batches or math.ceil(self.num_data / self.batch_size(asked))
+        return operator.length_hint(self.data.loader) or math.ceil(self.num_data / self.batch_size(asked))
 
     def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
         """Return endless batches in the units, precision and place of the model; the seed orders them."""
