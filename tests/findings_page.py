@@ -2,12 +2,13 @@
 
 import inspect
 import re
-import tomllib
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from pyrobnn.diagnostics.checks import CHECKS
-from pyrobnn.verdict import remedies
-from pyrobnn.verdict.finding import MEASURES, templates
+from pyrobnn.verdict import checks
+from pyrobnn.verdict.finding import templates
+from pyrobnn.verdict.remedies import RULES
 
 PAGE = Path(__file__).parents[1] / "docs/how-to/warnings.md"
 ANCHORS = {
@@ -17,31 +18,81 @@ ANCHORS = {
     "Predictions": "predictions",
     "The data": "held-out-data",
 }
-REMEDIES = tomllib.loads((Path(remedies.__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
+Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
+CHEAP = {check.name for check in checks.CHECKS}
+
+
+class Row(NamedTuple):
+    """A row of the page: a check, or one of its statistics, its section, its false alarms, and the keys it finds."""
+
+    check: str
+    section: Section
+    false_alarm: str
+    keys: tuple[str, ...]
+    statistic: str = ""
+
+
+RARELY, RATE = "3 of 112, all at the end of a fit", "5 %, `false_alarm_rate`, of all such tests together"
+COMPARED = ("impossible", "constant", "linear", "behind linear", "like linear", "near linear", "open")
+COMPARED += ("better", "better than constant")
+CHAINS = ("chains unknown", "chains stuck", "chains rough", "chains apart", "chains short")
+
+
+def of_statistic(name, false_alarm=RATE):
+    return Row("calibration", "Predictions", false_alarm, (f"{name} low", f"{name} high"), name)
+
+
+ROWS = (
+    Row("leak", "The data", "not known", ("copy", "row number")),
+    Row("held-out data", "The data", "none", ("no held-out data", "few held-out data")),
+    Row("constant target", "The data", "none", ("constant target", "one example")),
+    Row("baselines", "Simpler models", RARELY, COMPARED),
+    Row("memorised", "Simpler models", RARELY, ("memorised",)),
+    Row("learned", "Simpler models", RARELY, ("learned", "hardly")),
+    Row("length", "Training", RARELY, ("length",)),
+    Row("use", "Simpler models", "none", ("few", "not compared")),
+    Row("missed", "Simpler models", "none of 36", ("missed",)),
+    Row("error", "Simpler models", "1 of 36, whose mean rests on few draws", ("error",)),
+    Row("elbo", "Training", RATE, ("elbo", "elbo noisy", "elbo unknown")),
+    Row("chains", "Markov chains", "of chains that agree, 1.01 is exceeded in few", CHAINS),
+    Row("divergences", "Markov chains", "none", ("divergences",)),
+    Row("epistemic", "Predictions", "none", ("epistemic",)),
+    Row("mean", "Predictions", "none", ("mean",)),
+    of_statistic("spread"),
+    of_statistic("coverage"),
+    of_statistic("confidence"),
+    of_statistic("bias"),
+    of_statistic("noise", "0.3 %"),
+    of_statistic("surprise"),
+    Row("ranking", "Predictions", "0.1 %", ("ranking high",), "ranking"),
+    Row("classes", "The data", "none", ("classes",)),
+    Row("blocks", "The data", "sorted tables, designed experiments", ("blocks", "shared", "in time")),
+    Row("k-hat", "The data", "none", ("k-hat",)),
+)
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
-def cells(check):
+def cells(row):
     """A row for each finding that asks for something: its name, its beginning, and what to do."""
-    for key in check.findings or (check.name,):
+    for key in row.keys:
         template = templates()[key]
         if not template.advice and not template.tries:
             continue
         same = next(other for other, one in templates().items() if one.tries == template.tries)
-        tries = ", ".join(REMEDIES[name]["words"] for name in template.tries)
+        tries = ", ".join(RULES[name].words for name in template.tries)
         tries = f"as for `{same}`" if same != key and len(template.tries) > 2 else tries
         advice = " ".join(filter(None, [f"{tries[:1].upper()}{tries[1:]}." if tries else "", template.advice]))
-        name = key.removesuffix(" low").removesuffix(" high") if check.name in MEASURES else key
-        yield name, PLACEHOLDER.sub("...", template.lead), advice
+        yield row.statistic or key, PLACEHOLDER.sub("...", template.lead), advice
 
 
 def section(title):
     """A section of the page: what its findings ask for, and how its checks, alike ones in a row, are computed."""
-    found, asked = {}, []
-    for check in (check for check in CHECKS if check.section == title):
-        computed = " ".join(inspect.getdoc(check.of).split())
-        found.setdefault((computed, check.false_alarm), []).append(f"`{check.name}`{'*' * (check.cost == 'cheap')}")
-        asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(check)]
+    found, asked, by_name = {}, [], {check.name: check for check in CHECKS}
+    for row in (row for row in ROWS if row.section == title):
+        computed = " ".join(inspect.getdoc(by_name[row.check].of).split())
+        name = f"`{row.statistic or row.check}`{'*' * (row.check in CHEAP)}"
+        found.setdefault((computed, row.false_alarm), []).append(name)
+        asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(row)]
     lines = [f"## {title} {{#{ANCHORS[title]}}}", "", "| finding | the message begins | what to do |", "|---|---|---|"]
     lines += [*asked, "", "| check | how it is computed | false alarms |", "|---|---|---|"]
     lines += [f"| {', '.join(names)} | {computed} | {alarm} |" for (computed, alarm), names in found.items()]

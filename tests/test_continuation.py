@@ -77,7 +77,8 @@ def short(monkeypatch):
 def found_by(name, posterior, data=None, seed=0):
     """The finding of a check, of a posterior that nothing else is known of."""
     (check,) = (check for check in CHECKS if check.name == name)
-    return check(Evidence(posterior, correlated(0)[1] if data is None else data, seed=seed))
+    (found,) = check(Evidence(posterior, correlated(0)[1] if data is None else data, seed=seed)) or (None,)
+    return found
 
 
 def continued(posterior, data, seed=0):

@@ -2,8 +2,6 @@
 
 import ast
 import pickle
-import tomllib
-from pathlib import Path
 
 import joblib
 import numpy as np
@@ -23,7 +21,8 @@ import pyrobnn.report
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.report import Rendered
-from pyrobnn.verdict import remedies
+from pyrobnn.verdict.evidence import Evidence
+from pyrobnn.verdict.remedies import RULES
 
 NET = bnn.MLP(hidden=(), dtype="float64")
 QUICK = {"net": NET, "steps": 30, "lr": 0.1, "engine": "eager", "random_state": 0, "num_draws": 20}
@@ -194,15 +193,16 @@ def test_groups_reach_the_data():
 
 
 def test_remedies_are_parameters_of_estimators():
-    filled = {"section": "fit", "most": "max_steps", "likelihood": "student_t", "scale": "scale"}
-    filled |= {"steps": 9, "narrower": 0.1, "draws": 9, "warmup": 9}
-    for row in tomllib.loads((Path(remedies.__file__).parent / "remedies.toml").read_text(encoding="utf-8")).values():
-        settings = tuple(setting.format_map(filled) for setting in row.get("settings", ()))
+    data = bnn.Data([[0.0], [1.0]], [0.0, 1.0])
+    model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0))
+    evidence = Evidence(model.fit(data, guide="map", steps=1, progress=False), data)
+    for rule in RULES.values():
+        settings = rule.settings(evidence)
         code = Remedy("", settings).code("estimator").strip("`")
         if code.startswith("set_params"):
             changes = {each.arg: ast.literal_eval(each.value) for each in ast.parse(code).body[0].value.keywords}
             of_method = any(name.startswith("method__") for name in changes)
-            method = ("svi" if "max_steps" in code else "nuts") if of_method else None
+            method = ("svi" if "steps" in code else "nuts") if of_method else None
             bnn.BNNRegressor(method=method).set_params(**changes)._parts()
         else:
             assert not settings or settings[0].startswith("data.")

@@ -16,16 +16,17 @@ from matplotlib.text import Text
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.diagnosis import Diagnosis
+from pyrobnn.diagnostics.predictive_checks import Deviation
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
 from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 HOSTILE = "<script>alert('x')</script>"
-GOOD = Diagnosis((Finding("epistemic", "fine", 0.2),), 0.01)
-NARROW = Finding("spread", "warning", 1.6, 1.0, 0.1, 1e-9)
+GOOD = Diagnosis((Finding("epistemic", "fine", 0.2, key="epistemic fine"),), 0.01)
+NARROW = Deviation(1.6, 1.0, 0.1, 1e-9).finding("spread", 0.01)
 BAD = Diagnosis((NARROW, *GOOD.findings), 0.01)
-GAINS = {"basis": "held out", "num": 24}
+GAINS = {"rows": "24 held-out examples"}
 CONSTANT = Finding("constant", "warning", 0.01, error=0.02, facts=GAINS)
 MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note": HOSTILE}
 

@@ -1,7 +1,5 @@
 import copy
 import dataclasses
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +11,8 @@ from pyrobnn.inference.defaults import choose
 from pyrobnn.inference.parts import PARTS, Facts
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
+from pyrobnn.verdict.evidence import Evidence
+from pyrobnn.verdict.remedies import RULES
 
 FULL = """
 [data]
@@ -274,12 +274,16 @@ def test_what_does_not_fit_classes_and_a_missing_file_are_refused(tmp_path):
 
 
 def test_remedies_are_changes_of_a_spec():
-    remedies = tomllib.loads((Path(bnn.verdict.__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
-    changes = [change for remedy in remedies.values() for change in remedy.get("settings", ()) if "{" not in change]
-    assert "likelihood.scale=tuned" in changes
+    data = bnn.Data([[0.0], [1.0]], [0.0, 1.0])
+    model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0))
+    evidence = Evidence(model.fit(data, guide="map", steps=1, progress=False), data)
+    changes = [change for rule in RULES.values() for change in rule.settings(evidence)]
+    assert {"likelihood.scale=tuned", "fit.steps=4", "prior.scale=0.3"} <= {*changes}
     for change in changes:
-        method = ["fit.type=nuts"] if change.startswith("fit.") and "type" not in change else []
+        is_of_chains = change.startswith(("fit.num_chains", "fit.target", "fit.num_draws", "fit.warmup"))
+        method = ["fit.type=nuts"] if is_of_chains else []
         tables = {"data": {"path": "t.csv", "target": "y"}, "likelihood": {"type": "gaussian"}}
+        tables["prior"] = {"type": "normal", "scale": 1.0}
         RunSpec.from_dict(apply_overrides(tables, [*method, change]))
 
 

@@ -56,7 +56,6 @@ UPWARD = {
     "guides/laplace.py": {"curvature.kinds.check_structure"},
     "guides/map.py": {"inference.around.around"},
     "posterior/base.py": {"storage.save.save"},
-    "verdict/evidence.py": {"diagnostics.predictive_checks.tests_of"},
 }
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {

@@ -20,12 +20,12 @@ from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import continued_gain, function_rhat
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.predictive_checks import THREE_ERRORS, by_steps, level_of, ranking_test
+from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, ranking_test, tests_of
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.verdict import checks as cheap
-from pyrobnn.verdict.checks import Check, beside
-from pyrobnn.verdict.evidence import FEW, Evidence
+from pyrobnn.verdict.checks import Check, beside, rows_told
+from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import LOSSES
@@ -43,6 +43,7 @@ _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
 _SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
 _RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 _NEGLIGIBLE_P = 1e-4
+_STATISTICS = ("spread", "coverage", "confidence", "bias", "noise", "surprise")
 _KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
 _FEWEST_ROWS, _FEWEST_GROUPS, _FEWEST_ROWS_OF_A_GROUP, _MOST_ROWS_OF_A_GROUP = 50, 5, 5, 200
 _TIMES_MORE_PAIRS, _MOST_ROWS_OF_A_SEARCH = 2, 2000
@@ -59,6 +60,16 @@ def _is_exact(evidence: Evidence) -> bool:
         return False
     off = (evidence.prediction.mean.double().cpu() - evidence.judged.y.double().cpu()).square().mean(0)
     return bool((off <= (_EXACT * evidence.train.y.double().std(0)).square().cpu()).all())
+
+
+def _class_name(evidence: Evidence, label: int) -> str:
+    return repr(evidence.class_names[label]) if evidence.class_names else str(label)
+
+
+def _column_of(evidence: Evidence, name: str) -> str:
+    """Return the column of the user's table that an input was made from."""
+    at = evidence.train.feature_names.index(name)
+    return next((column for column, places in (evidence.columns or {}).items() if at in places), name)
 
 
 def use(evidence: Evidence) -> Finding | None:
@@ -89,7 +100,7 @@ def _counted(evidence: Evidence, y: Tensor, label: int | None) -> str:
 
 
 def _of_class(evidence: Evidence, label: int | None) -> str:
-    return "" if label is None else f" of class {evidence.class_name(label)}"
+    return "" if label is None else f" of class {_class_name(evidence, label)}"
 
 
 def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
@@ -162,7 +173,7 @@ def error(evidence: Evidence) -> Finding | None:
     if own <= _ERROR_RATIO_TO_MISS * min(others) or _is_exact(evidence):
         return None
     rival = "a constant" if others[1] < others[0] else "a linear model"
-    facts: Facts = {"rival": rival, "basis": evidence.basis, "num": len(y)}
+    facts: Facts = {"rival": rival, "rows": rows_told(evidence.basis, len(y))}
     return Finding("error", "warning", math.sqrt(own), math.sqrt(min(others)), facts=facts)
 
 
@@ -182,7 +193,8 @@ def elbo(evidence: Evidence) -> Finding | None:
     severity: Severity = "warning" if is_gain and not has_patience else "note" if is_gain or is_noisy else "fine"
     facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
     name = "elbo noisy" if is_noisy and not is_gain else "elbo"
-    return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts)
+    key = name if severity == "warning" or name == "elbo noisy" else f"elbo {severity}"
+    return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts, key=key)
 
 
 def chains(evidence: Evidence) -> Finding | None:
@@ -207,7 +219,7 @@ def chains(evidence: Evidence) -> Finding | None:
         return Finding("chains stuck")
     facts: Facts = {"rhat": rhat, "ess": ess, "draws": draws, "off": float(each.error.max())}
     if rhat <= _LARGEST_RHAT and ess >= _SMALLEST_ESS:
-        return Finding("chains", "fine", rhat, facts=facts)
+        return Finding("chains", "fine", rhat, facts=facts, key="chains fine")
     if rhat <= _LARGEST_ROUGH_RHAT and float(each.error.max()) <= _LARGEST_ERROR:
         return Finding("chains rough", "note", rhat, facts=facts)
     return (
@@ -242,7 +254,7 @@ def epistemic(evidence: Evidence) -> Finding | None:
     if not math.isfinite(share):
         return Finding("epistemic unknown", "note")
     if share > _NEGLIGIBLE_P:
-        return Finding("epistemic", "fine", share)
+        return Finding("epistemic", "fine", share, key="epistemic fine")
     where = f" of target column {', '.join(map(str, few))}" if 0 < len(few) < len(shares) else ""
     return Finding("epistemic", value=share, facts={"where": where})
 
@@ -258,7 +270,7 @@ def ranking(evidence: Evidence) -> Finding | None:
     if evidence.held_out is None or not evidence.can_judge:
         return None
     test = ranking_test(evidence.prediction, evidence.judged.y, seed=evidence.seed)
-    return None if test is None else test.finding("ranking", THREE_ERRORS / 2)
+    return None if test is None else test.finding("ranking", THREE_ERRORS)
 
 
 def held_out(evidence: Evidence) -> Finding | None:
@@ -292,12 +304,12 @@ def classes(evidence: Evidence) -> Finding | None:
     limit, is_rarest = f"{missed[rarest]:.2g}", y.cpu() == rarest
     said = prediction.class_probs[:, rarest].cpu() > float(limit)
     if 0 < missed[rarest] <= _RARE_SHARE and (right := int((said & is_rarest).sum())):
-        name = evidence.class_name(rarest)
+        name = _class_name(evidence, rarest)
         column = f"prob_{evidence.class_names[rarest]}" if evidence.class_names else "its probability"
         price = f"which finds {right} of {int(is_rarest.sum())} among {int(said.sum())}"
         call = f"`prediction.class_probs[:, {rarest}] > {limit}`"
         remedy = Remedy(f"say {name} where {column} is above {limit}, {price}", python=call)
-    names = ", ".join(map(evidence.class_name, missed))
+    names = ", ".join(_class_name(evidence, label) for label in missed)
     return Finding("classes", "note", num, remedy=remedy, facts={"missed": names, "num": len(y)})
 
 
@@ -307,7 +319,7 @@ def leak(evidence: Evidence) -> Finding | None:
     if not found:
         return None
     kind = next(iter(found.values()))
-    columns = [*dict.fromkeys(evidence.column_of(name) for name, each in found.items() if each == kind)]
+    columns = [*dict.fromkeys(_column_of(evidence, name) for name, each in found.items() if each == kind)]
     listed = ", ".join(map(repr, columns))
     settings = (f"data.drop={json.dumps([*evidence.dropped, *columns])}",)
     return Finding(kind, "care", remedy=Remedy(f"leave out {listed}", settings), facts={"columns": listed})
@@ -326,7 +338,7 @@ def blocks(evidence: Evidence) -> Finding | None:
     if table.x.ndim != 2 or not 1 < len(named) <= _MOST_COLUMNS:
         return None
     x = table.x.double().cpu().numpy()
-    numbers = {evidence.column_of(name) for name in leaks(evidence.train, evidence.columns)}
+    numbers = {_column_of(evidence, name) for name in leaks(evidence.train, evidence.columns)}
     codes = {  # categories have several columns
         name: np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)
         for name, places in named.items()
@@ -384,47 +396,36 @@ def khat(evidence: Evidence) -> Finding | None:
         weights = importance_weights(fit, evidence.train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return None
-    return Finding("k-hat", "fine" if weights.is_reliable else "note", weights.khat, weights.good_khat)
+    if weights.is_reliable:
+        return Finding("k-hat", "fine", weights.khat, weights.good_khat, key="k-hat fine")
+    return Finding("k-hat", "note", weights.khat, weights.good_khat)
 
 
-_RATE = "5 %, `false_alarm_rate`, of all such tests together"
+def calibration(evidence: Evidence) -> list[Finding]:
+    """Held-out targets are compared with targets that the fit simulates, by Student's t."""
+    if evidence.held_out is None or not evidence.can_judge or _is_exact(evidence):
+        return []
+    tests = tests_of(evidence)
+    levels = dict.fromkeys(_STATISTICS, level_of(evidence)) | {"noise": 2 * THREE_ERRORS}
+    return [tests[name].finding(name, level) for name, level in levels.items() if name in tests]
 
 
-def _statistic(name: str, false_alarm: str = _RATE) -> Check:
-    def check(evidence: Evidence) -> Finding | None:
-        """Held-out targets are compared with targets that the fit simulates, by Student's t."""
-        if evidence.held_out is None or not evidence.can_judge or _is_exact(evidence) or name not in evidence.tests:
-            return None
-        found: Finding = evidence.tests[name].finding(name, THREE_ERRORS if name == "noise" else level_of(evidence))
-        return found
-
-    return Check(name, check, "thorough", "Predictions", false_alarm, (f"{name} low", f"{name} high"))
-
-
-_CASES = ("chains unknown", "chains stuck", "chains rough", "chains apart", "chains short")
 CHECKS: tuple[Check, ...] = (
-    Check("leak", leak, "thorough", "The data", "not known", ("copy", "row number")),
-    Check("held-out data", held_out, "thorough", "The data", "none", ("no held-out data", "few held-out data")),
+    Check("leak", leak),
+    Check("held-out data", held_out),
     *cheap.CHECKS,
-    Check("use", use, "thorough", "Simpler models", "none", ("few", "not compared")),
-    Check("missed", missed, "thorough", "Simpler models", "none of 36"),
-    Check("error", error, "thorough", "Simpler models", "1 of 36, whose mean rests on few draws"),
-    Check("elbo", elbo, "thorough", "Training", _RATE, ("elbo", "elbo noisy", "elbo unknown")),
-    Check("chains", chains, "thorough", "Markov chains", "of chains that agree, 1.01 is exceeded in few", _CASES),
-    Check("divergences", divergences, "thorough", "Markov chains", "none"),
-    Check("epistemic", epistemic, "thorough", "Predictions", "none"),
-    Check("mean", mean, "thorough", "Predictions", "none"),
-    _statistic("spread"),
-    _statistic("coverage"),
-    _statistic("confidence"),
-    _statistic("bias"),
-    _statistic("noise", "0.3 %"),
-    _statistic("surprise"),
-    Check("ranking", ranking, "thorough", "Predictions", "0.1 %", ("ranking high",)),
-    Check("classes", classes, "thorough", "The data", "none"),
-    Check(
-        "blocks", blocks, "thorough", "The data", "sorted tables, designed experiments", ("blocks", "shared", "in time")
-    ),
-    Check("k-hat", khat, "thorough", "The data", "none"),
+    Check("use", use),
+    Check("missed", missed),
+    Check("error", error),
+    Check("elbo", elbo),
+    Check("chains", chains),
+    Check("divergences", divergences),
+    Check("epistemic", epistemic),
+    Check("mean", mean),
+    Check("calibration", calibration),
+    Check("ranking", ranking),
+    Check("classes", classes),
+    Check("blocks", blocks),
+    Check("k-hat", khat),
 )
 """All checks, in the order in which they are told."""

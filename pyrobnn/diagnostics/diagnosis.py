@@ -13,11 +13,11 @@ from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.finding import SEVERITIES, Finding
+from pyrobnn.verdict.finding import SEVERITIES, Finding, Severity
 
 Mood = Literal["good", "care", "bad"]
 """Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
-_TRUST: dict[str, tuple[Mood, str]] = {
+_TRUST: dict[Severity, tuple[Mood, str]] = {
     "warning": ("bad", "Do not trust it yet"),
     "unjudged": ("care", "Whether it can be trusted is open"),
     "care": ("care", "Use it with care"),
@@ -26,18 +26,8 @@ _TRUST: dict[str, tuple[Mood, str]] = {
     "fine": ("good", "It can be trusted for data like these"),
 }
 """How a verdict begins, by the severity of the worst finding."""
-_TRUST_IN_PART = {
-    "shared": "It can be trusted for rows that share values with these",
-    "classes": "Its probabilities can be trusted for data like these",
-}
-"""How a good verdict begins in place of that, by a note."""
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
-_LEAKS = ("copy", "row number")
-_CAUSES = ("memorised", "learned", "hardly", "missed", "length", "elbo", "divergences")
-"""Findings that are mended before their effects; and those of chains."""
-_DETAILS = ("shared", "behind linear", "like linear", "classes", "in time")
-"""Notes that a reader of the verdict should know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +65,18 @@ class Diagnosis:
         """The finding that decides: of the worst severity, warnings that may be chance after the others."""
         return min(self.findings, key=lambda one: (SEVERITIES.index(one.severity), _may_be_chance(one)), default=None)
 
-    def _trust(self) -> tuple[Mood, str]:
+    @property
+    def _severity(self) -> Severity:
+        """The severity of the worst finding; a warning that may be chance counts as care."""
         worst = self.worst
-        severity: str = "fine" if worst is None else worst.severity
-        if severity == "warning" and worst is not None and _may_be_chance(worst):
-            severity = "care"
-        mood, trust = _TRUST[severity]
-        names = [each.name for each in self.findings] if mood == "good" else []
-        return mood, next((said for name, said in _TRUST_IN_PART.items() if name in names), trust)
+        if worst is None:
+            return "fine"
+        return "care" if worst.severity == "warning" and _may_be_chance(worst) else worst.severity
 
     @property
     def mood(self) -> Mood:
         """Whether the fit can be trusted, may be used with care, if at all, or not yet."""
-        return self._trust()[0]
+        return _TRUST[self._severity][0]
 
     @property
     def verdict(self) -> str:
@@ -97,10 +86,12 @@ class Diagnosis:
     @property
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence."""
-        total, num, (mood, trust) = len(self.findings), len(self._warnings), self._trust()
+        total, num, trust = len(self.findings), len(self._warnings), _TRUST[self._severity][1]
         of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
         on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
-        if mood == "good" or self.worst is None:
+        if self.mood == "good" or self.worst is None:
+            in_part = [each.template.trust for each in self.findings if each.template.trust]
+            trust = in_part[-1] if in_part else trust
             return f"{trust}: none of {total} checks{on} gave a reason not to."
         clause = self.worst.in_plain_words
         if num:
@@ -111,19 +102,20 @@ class Diagnosis:
     @property
     def details(self) -> tuple[str, ...]:
         """What a reader of the verdict should know besides, a sentence each."""
-        names = ("near linear", "open", *_DETAILS) if self.mood == "good" else _DETAILS
-        notes = [finding for finding in self.findings if finding.name in names and finding.kind == "note"]
-        return tuple(f"{finding.lead}." for finding in notes)
+        told = ("always", "if good") if self.mood == "good" else ("always",)
+        notes = [each for each in self.findings if each.template.detail in told and each.kind == "note"]
+        return tuple(f"{each.lead}." for each in notes)
 
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the remedy of the first cause; None where there is nothing to mend."""
-        notes = [each for each in self.findings if each.severity in ("unjudged", "care") or each.name in _DETAILS]
-        notes.sort(key=lambda each: each.severity not in ("unjudged", "care"))
-        notes += [each for each in self.findings if each.severity == "open"]
-        causes = sorted(self._warnings, key=lambda each: not each.name.startswith((*_CAUSES, "chains")))
-        leaks = [each for each in self.findings if each.name in _LEAKS]  # they change all others
-        return next((each.remedy for each in (*leaks, *causes, *notes) if each.remedy is not None), None)
+        unsure = [each for each in self.findings if each.severity in ("unjudged", "care")]
+        details = [each for each in self.findings if each not in unsure and each.template.detail == "always"]
+        useless = [each for each in self.findings if each.severity == "open"]
+        causes = sorted(self._warnings, key=lambda each: each.template.role != "cause")
+        leaks = [each for each in self.findings if each.template.role == "leak"]  # they change all others
+        every = (*leaks, *causes, *unsure, *details, *useless)
+        return next((each.remedy for each in every if each.remedy is not None), None)
 
     def __str__(self) -> str:
         step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
@@ -185,8 +177,8 @@ def diagnose(
 @gradients()
 def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
-    findings = [finding for check in CHECKS if (finding := check(evidence)) is not None]
-    findings.sort(key=lambda finding: ("warning", "note", "fine").index(finding.kind))
+    findings = [finding for check in CHECKS for finding in check(evidence)]
+    findings.sort(key=lambda finding: ("warning", "note", "fine").index(finding.kind))  # by checks within a kind
     data = evidence.held_out
     num, groups = (0, None) if data is None else (len(evidence.judged), data.groups)
     num_groups = 0 if groups is None else len(groups[evidence.judged_rows].unique())

@@ -13,23 +13,21 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
-from pyrobnn.data.in_memory import Data
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.evidence import Evidence
-from pyrobnn.verdict.finding import Finding, Severity
+from pyrobnn.verdict.finding import Facts, Finding, lowered, templates
 
 _INSIDE = 0.95
 _FEWEST_SIMULATIONS = 200
 _SHUFFLED_ORDERS = 200
 _P_OF_A_STATISTIC = 0.05  # below which a statistic is not called fine
-THREE_ERRORS = 0.0027  # the level of a statistic that has its own, in both tails
 
 
-class Test(NamedTuple):
-    """A value, that of a good fit, the standard error of their difference, and the p-value."""
+class Deviation(NamedTuple):
+    """A statistic, that of a good fit, the standard error of their difference, and the p-value."""
 
     value: float
     expected: float
@@ -38,8 +36,13 @@ class Test(NamedTuple):
 
     def finding(self, name: str, level: float) -> Finding:
         """Return a warning below a level, a note of a weak sign, or nothing against the fit."""
-        severity: Severity = "warning" if self.p < level else "note" if self.p < _P_OF_A_STATISTIC else "fine"
-        return Finding(name, severity, *self)
+        key = f"{name} {'low' if self.value <= self.expected else 'high'}"
+        facts: Facts = {"measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
+        if self.p < level:
+            return Finding(name, "warning", *self, facts=facts, key=key)
+        if self.p < _P_OF_A_STATISTIC:
+            return Finding(name, "note", *self, facts=facts, key="weak sign")
+        return Finding(name, "fine", *self, facts=facts, key="nothing against")
 
 
 def level_of(evidence: Evidence) -> float:
@@ -56,15 +59,15 @@ def by_steps(evidence: Evidence) -> bool:
     return bool(evidence.posterior.record.own_loop or len(evidence.posterior.history or ()))
 
 
-def tests_of(evidence: Evidence, held_out: Data, prediction: Prediction) -> dict[str, Test]:
+def tests_of(evidence: Evidence) -> dict[str, Deviation]:
     """Return the tests of predictions for held-out data, by 200 targets or more that the fit simulates."""
     seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
     num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
-    simulated = evidence.posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)
-    return predictive_tests(prediction, held_out.y, simulated, seed=evidence.seed)
+    simulated = evidence.posterior.predict(evidence.judged.x, num_draws=num, seed=seed).sample(seed=seed)
+    return predictive_tests(evidence.prediction, evidence.judged.y, simulated, seed=evidence.seed)
 
 
-def predictive_tests(prediction: Prediction, y: Any, simulated: Tensor, *, seed: int) -> dict[str, Test]:
+def predictive_tests(prediction: Prediction, y: Any, simulated: Tensor, *, seed: int) -> dict[str, Deviation]:
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...), in original units.
 
     The p-value is Student's t of the distance from the simulated mean; of classes it is that of the rank, if larger.
@@ -80,7 +83,7 @@ def predictive_tests(prediction: Prediction, y: Any, simulated: Tensor, *, seed:
         p = _p_value(value, null, expected, error, is_ranked=prediction.is_classification)
         if name == "coverage":  # intervals hold nearly all of a few: exact for independent targets
             p = max(p, float(binomtest(round(value * targets.numel()), targets.numel(), _INSIDE).pvalue))
-        tests[name] = Test(value, expected, error, p)
+        tests[name] = Deviation(value, expected, error, p)
     return tests
 
 
@@ -130,7 +133,7 @@ def ranks(values: Tensor) -> np.ndarray:
     return found / np.linalg.norm(found, axis=0).clip(1e-9)
 
 
-def ranking_test(prediction: Prediction, y: Any, *, seed: int) -> Test | None:
+def ranking_test(prediction: Prediction, y: Any, *, seed: int) -> Deviation | None:
     """Compare the area under the sparsification curve with those of 200 random orders, by Student's t on one side.
 
     None where predictive variances are infinite, not known, or all alike.
@@ -153,4 +156,4 @@ def ranking_test(prediction: Prediction, y: Any, *, seed: int) -> Test | None:
     if error == 0:
         return None
     p = float(student.sf((value - chance.mean()) / error, _SHUFFLED_ORDERS - 1))
-    return Test(value, float(chance.mean()), error, p)
+    return Deviation(value, float(chance.mean()), error, p)

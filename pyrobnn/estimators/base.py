@@ -31,7 +31,7 @@ from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.estimators.saved import content, rebuilt
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
-from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
+from pyrobnn.inference.fit import fit_in_silence, tell, tell_of_constants
 from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.inference.parts import PARTS, Facts, Given
 from pyrobnn.metrics import score
@@ -43,7 +43,6 @@ from pyrobnn.storage.load import content_of, from_tree
 from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
-from pyrobnn.verdict.checks import tell
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.finding import Finding
 

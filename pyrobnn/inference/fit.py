@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, waiting, warn_user
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import fields_of
@@ -24,7 +24,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.reading import Task
-from pyrobnn.verdict.checks import tell
+from pyrobnn.verdict.checks import complaint
 
 
 class Arguments(TypedDict, total=False):
@@ -146,6 +146,14 @@ def fit(
     tell_of_empty_classes(data, posterior)
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
     return posterior
+
+
+def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
+    """Warn with the `complaint` about a fit."""
+    with waiting("checking", shown=progress):
+        text = complaint(posterior, data, validation)
+    if text is not None:
+        warn_user(text, PoorFitWarning)
 
 
 def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:

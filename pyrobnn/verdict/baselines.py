@@ -23,16 +23,13 @@ from pyrobnn.posterior.prediction import Prediction
 _FOLDS = 5
 _VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Prior variances of the output of the linear model at a typical input, for cross-validation to choose from."""
-_INTERCEPT_PRECISION = 0.1
-"""Of the intercepts, so that a class that never occurs keeps a probability."""
-_WIDEST = 20_000
-"""Inputs above which there is no linear model."""
+_INTERCEPT_PRECISION = 0.1  # so that a class that never occurs keeps a probability
+_WIDEST = 20_000  # inputs above which there is no linear model
 _MOST_ENTRIES = 4_000_000
 _MOST_ROWS_OF_A_BASELINE = 10_000
 _FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
-_PRECISION = 1e-7
-"""Relative change of the objective at which L-BFGS stops."""
+_PRECISION = 1e-7  # the relative change of the objective at which L-BFGS stops
 _LARGEST_LOG, _SMALLEST_LOG_NOISE = 20.0, -7.0
 """Bounds on the parameters of a likelihood on the unconstrained side: a perfect fit has a noise of a thousandth."""
 
@@ -63,25 +60,19 @@ class Baseline:
             return (self._problem.module.scale * self._problem.scaler.scale).reshape(-1)
 
 
-def order_of(data: Data) -> Tensor:
+def shuffled_rows(data: Data) -> Tensor:
     """Return the rows (N,) of data in the order in which baselines take them."""
     return torch.randperm(len(data), generator=torch.Generator().manual_seed(derive(0, "baselines")))
 
 
 def fit_baselines(
-    bnn: BNN,
-    data: Data,
-    *,
-    most_rows: int = _MOST_ROWS_OF_A_BASELINE,
-    folds: bool = True,
-    ordinary: bool = False,
+    bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS_OF_A_BASELINE, folds: bool = True, ordinary: bool = False
 ) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
     which 5-fold cross-validation chooses. The parameters of the likelihood, also those that are fixed in the model,
     maximise the likelihood given cross-validated outputs. `most_rows` are drawn at random, of many inputs fewer.
-
     Without `folds` there is one fit with a weak penalty, and no linear model unless there are 10 rows for each weight.
     The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
     labels at positions; none for a likelihood with latents. The `ordinary` ones have a Gaussian likelihood.
@@ -91,7 +82,7 @@ def fit_baselines(
         return {}
     width, outputs = data.x[0].numel(), data.y[0].numel() if ordinary else _num_outputs(bnn, data)
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
-    rows = order_of(data)[:size]
+    rows = shuffled_rows(data)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     weights = torch.ones(len(y), dtype=torch.float64) if data.weights is None else data.weights[rows].double().cpu()
     with fast_pyro():

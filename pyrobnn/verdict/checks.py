@@ -1,12 +1,13 @@
 """Checks of a fit: a function from the evidence to a finding for each, and the table of those at the end of a fit."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from pyrobnn._core.errors import PoorFitWarning, waiting, warn_user
+from pyrobnn._core.errors import counted
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import mended
 from pyrobnn._torch.devices import threads_for
@@ -14,10 +15,10 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
-from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.finding import MEASURES, Facts, Finding, Severity, templates
+from pyrobnn.verdict.evidence import Basis, Budget, Evidence
+from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.scores import FAR_BELOW, LOSSES, Comparison, compared
+from pyrobnn.verdict.scores import FAR_BELOW, LOSSES, BaselineComparison, compared
 
 _LOST_NATS, _LOST_NATS_BEHIND = 2.0, 0.5
 _SHARE_OF_CONSTANT_LOSS = 0.8
@@ -25,36 +26,31 @@ _SHARE_OF_CONSTANT_LOSS = 0.8
 constant's loss. Of 143 fits of the measure `alarms` half a nat names four more bad ones, and no other good one."""
 _SIGNIFICANCE = 0.01
 _TOO_MANY = 10
-"""Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
-in the mean."""
+"""Real targets for each weight above which none are memorised: each moves its own prediction by a tenth on average."""
 _LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0
 """Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
-
-Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
+_ROWS: dict[Basis, tuple[str, str]] = {
+    "held out": ("held-out example", ""),
+    "left out": ("training example", ", each left out of the fit"),
+    "training": ("training example", ", which flatter the fit"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A row of the table of checks: a function, whose docstring says how it is computed, and what is known of it.
-
-    `cost` says whether the end of a fit affords it, `section` where docs/how-to/warnings.md has it, `false_alarm` what
-    is known of its rate on good fits, and `findings` the names of what it finds if there are several.
-    """
+    """A row of the table of checks: its name, and a function, whose docstring says how it is computed."""
 
     name: str
-    of: Callable[[Evidence], Finding | None]
-    cost: Literal["cheap", "thorough"]
-    section: Section
-    false_alarm: str
-    findings: tuple[str, ...] = ()
+    of: Callable[[Evidence], Finding | Sequence[Finding] | None]
 
-    def __call__(self, evidence: Evidence) -> Finding | None:
-        """Return the finding with the first remedy that the fit has not had."""
+    def __call__(self, evidence: Evidence) -> list[Finding]:
+        """Return what it finds, each with the first remedy that the fit has not had."""
         found = self.of(evidence)
-        if found is None or found.remedy is not None or found.severity == "fine":
-            return found
-        is_weak = found.severity == "note" and found.name in MEASURES
-        return found if is_weak else dataclasses.replace(found, remedy=first(evidence, templates()[found.key].tries))
+        findings = [found] if isinstance(found, Finding) else found or ()
+        return [
+            each if each.remedy is not None else dataclasses.replace(each, remedy=first(evidence, each.template.tries))
+            for each in findings
+        ]
 
 
 def constant_target(evidence: Evidence) -> Finding | None:
@@ -80,17 +76,23 @@ def baselines(evidence: Evidence) -> Finding | None:
     return beside(evidence, found, name, "fine" if is_linear else severity)
 
 
-def _is_fine(found: Comparison | None) -> bool:
+def _is_fine(found: BaselineComparison | None) -> bool:
     return found is not None and found.case in ("better", "better than constant")
 
 
-def beside(evidence: Evidence, found: Comparison, name: str, severity: Severity, **facts: Any) -> Finding:
+def beside(evidence: Evidence, found: BaselineComparison, name: str, severity: Severity, **facts: Any) -> Finding:
     """Return a finding with the gains of a comparison."""
-    numbers: dict[str, Any] = {"basis": evidence.basis, "num": found.fit.df + 1}
+    numbers: dict[str, Any] = {"rows": rows_told(evidence.basis, found.fit.df + 1)}
     if found.linear is not None:
         numbers |= {"linear": found.linear.mean, "linear_error": found.linear.stderr}
     value, error = (found.num_lost, None) if name == "impossible" else (found.fit.mean, found.fit.stderr)
     return Finding(name, severity, value, error=error, p=found.p, facts=numbers | facts)
+
+
+def rows_told(basis: Basis, num: int) -> str:
+    """Return which examples a number rests on, in words."""
+    noun, more = _ROWS[basis]
+    return f"{counted(num, noun)}{more}"
 
 
 def memorised(evidence: Evidence) -> Finding | None:
@@ -131,9 +133,10 @@ def learned(evidence: Evidence) -> Finding | None:
     if (_is_fine(found) and evidence.basis != "training") or found.case in LOSSES or evidence.left_out is None:
         return None
     rest = compared(evidence.left_out, evidence.rivals, _SIGNIFICANCE)
+    rows = rows_told("left out", len(evidence.left_out))
     if rest.case == "constant" or (rest.case in LOSSES and not rest.fit.is_shown):
-        return beside(evidence, rest, "learned", "warning", basis="left out")
-    return beside(evidence, rest, "hardly", "warning", basis="left out") if rest.are_slight else None
+        return beside(evidence, rest, "learned", "warning", rows=rows)
+    return beside(evidence, rest, "hardly", "warning", rows=rows) if rest.are_slight else None
 
 
 def length(evidence: Evidence) -> Finding | None:
@@ -146,7 +149,8 @@ def length(evidence: Evidence) -> Finding | None:
     assert end is not None
     severity: Severity = "fine" if end.converged else "warning" if needs_steps(record) else "note"
     facts: Facts = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
-    return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts)
+    key = "length" if severity == "warning" else f"length {severity}"
+    return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts, key=key)
 
 
 def needs_steps(record: FitRecord) -> bool:
@@ -158,15 +162,13 @@ def needs_steps(record: FitRecord) -> bool:
     return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
 
-_RARELY = "3 of 112, all at the end of a fit"
-_COMPARED = (*LOSSES, "behind linear", "like linear", "near linear", "open", "better", "better than constant")
 CHECKS: tuple[Check, ...] = (
-    Check("constant target", constant_target, "cheap", "The data", "none", ("constant target", "one example")),
-    Check("baselines", baselines, "cheap", "Simpler models", _RARELY, _COMPARED),
-    Check("memorised", memorised, "cheap", "Simpler models", _RARELY),
-    Check("learned", learned, "cheap", "Simpler models", _RARELY, ("learned", "hardly")),
-    Check("length", length, "cheap", "Training", _RARELY),
-)  # fmt: skip
+    Check("constant target", constant_target),
+    Check("baselines", baselines),
+    Check("memorised", memorised),
+    Check("learned", learned),
+    Check("length", length),
+)
 """The checks at the end of a fit, in the order in which they are told."""
 
 
@@ -186,15 +188,7 @@ def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: boo
     if not evidence.can_judge:
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
-        for check in CHECKS:
-            if (found := check(evidence)) is not None and found.severity == "warning":
+        for found in itertools.chain.from_iterable(check(evidence) for check in CHECKS):
+            if found.severity == "warning":
                 return f"{mended(f'{found.lead}.', found.remedy)} See docs/how-to/warnings.md."
     return None
-
-
-def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
-    """Warn with the `complaint` about a fit."""
-    with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation)
-    if text is not None:
-        warn_user(text, PoorFitWarning)

@@ -17,8 +17,8 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, fit_baselines, order_of
-from pyrobnn.verdict.scores import LARGEST_MATRIX, Comparison, compared, leave_one_out, left_out_scores
+from pyrobnn.verdict.baselines import Baseline, fit_baselines, shuffled_rows
+from pyrobnn.verdict.scores import LARGEST_MATRIX, BaselineComparison, compared, leave_one_out, left_out_scores
 
 Basis = Literal["held out", "left out", "training"]
 """The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
@@ -26,10 +26,9 @@ _CHECKED_ROWS, _FEWEST_CHECKED_ROWS = 500, 20
 _CHECKED_DRAWS, _FEWEST_CHECKED_DRAWS = 100, 10
 _PRODUCTS_OF_A_CHECK, _PRODUCTS_IN_A_LOOP, _SHARE_OF_FIT = 500_000_000, 50_000_000, 0.05
 """Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
-_DRAWS_OF_STEPS = 100
-"""Draws for targets with point masses, whose distribution function is slow."""
-FEW = 10
-"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
+THREE_ERRORS = 0.00135  # the p-value of a normal number three standard errors from its mean, on one side
+_DRAWS_OF_STEPS = 100  # for targets with point masses, whose distribution function is slow
+FEW = 10  # held-out examples, of a class where there are some, below which nothing is said of predictions for them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Budget:
     baseline_rows: int = 10_000
     folds: bool = True
     largest_matrix: int = LARGEST_MATRIX
-    level: float = 0.00135  # of a normal number beyond three standard errors on one side
+    level: float = THREE_ERRORS
     false_alarm_rate: float = 0.05
 
     @classmethod
@@ -103,7 +102,7 @@ class Evidence:
 
     @functools.cached_property
     def _rows(self) -> Tensor:
-        return (self.baselines["constant"].rows if self.baselines else order_of(self.train))[: self.budget.rows]
+        return (self.baselines["constant"].rows if self.baselines else shuffled_rows(self.train))[: self.budget.rows]
 
     @functools.cached_property
     def judged_rows(self) -> Tensor:
@@ -178,7 +177,7 @@ class Evidence:
         return {int(one): int((y == one).sum()) for one in self.train.y.unique()} if self.has_classes else {}
 
     @functools.cached_property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> BaselineComparison | None:
         """The fit beside the baselines; None without them, or with a single example.
 
         Training examples count by their weights, those held out once.
@@ -199,15 +198,6 @@ class Evidence:
         scores = left_out_scores(self.posterior, self.train, largest=self.budget.largest_matrix)
         return None if scores is None else scores[self._rows]
 
-    @functools.cached_property
-    def tests(self) -> "dict[str, Any]":
-        """The statistics of held-out targets beside those of targets that the fit simulates, by name."""
-        from pyrobnn.diagnostics.predictive_checks import tests_of
-
-        return tests_of(self, self.judged, self.prediction)
-
-    # The settings of the fit
-
     @property
     def has_chains(self) -> bool:
         """Whether its draws are Markov chains."""
@@ -217,15 +207,6 @@ class Evidence:
     def kinds(self) -> Any:
         """The likelihood, as it declares itself."""
         return as_likelihood(self.posterior.bnn.settings["likelihood"])
-
-    def column_of(self, name: str) -> str:
-        """Return the column of the user's table that an input was made from."""
-        at = self.train.feature_names.index(name)
-        return next((column for column, places in (self.columns or {}).items() if at in places), name)
-
-    def class_name(self, label: int) -> str:
-        """Return the name of a class."""
-        return repr(self.class_names[label]) if self.class_names else str(label)
 
     @property
     def has_classes(self) -> bool:

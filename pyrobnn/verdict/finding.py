@@ -4,47 +4,43 @@ import dataclasses
 import functools
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pyrobnn._core.errors import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
-SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")
-"""From the worst on."""
+SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")  # from the worst on
 Facts = dict[str, int | float | str]
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
-MEASURES = {
-    "bias": "the mean share of a predictive distribution below its target",
-    "spread": "the spread of the ranks of targets in their predictions, over that of uniform ones",
-    "coverage": "the share of targets inside the central 95 %",
-    "confidence": "the share of right labels less the mean confidence",
-    "noise": "the rank correlation of the size of errors, in units of the predicted spread, with the median",
-    "surprise": "the mean log score in nats",
-    "ranking": "the share of the error that is left as the least sure examples are dropped, on average",
-}
-"""The statistics that are compared with those of a good fit."""
-_ROWS = {
-    "held out": ("held-out example", ""),
-    "left out": ("training example", ", each left out of the fit"),
-    "training": ("training example", ", which flatter the fit"),
-}
 
 
 class Template(NamedTuple):
-    """A clause, what follows it with the numbers of a finding, names of remedies, and advice for the page."""
+    """What is said of a finding: a clause, what follows it with the numbers, and with those of a linear model.
+
+    `measure` is what a statistic measures, `tries` are the names of remedies in their order, and `advice` is for the
+    page of warnings. Of warnings a "cause" is mended before effects, and a "leak" first. A verdict tells of a note as a
+    `detail`, always or if it is good, and a good one begins with `trust`.
+    """
 
     lead: str
-    rest: str = "."
+    rest: str = ""
+    linear: str = ""
+    measure: str = ""
     tries: tuple[str, ...] = ()
     advice: str = ""
+    role: Literal["leak", "cause", "effect"] = "effect"
+    detail: Literal["always", "if good", "never"] = "never"
+    trust: str = ""
 
 
 @functools.cache
 def templates() -> dict[str, Template]:
     """Return the templates by their key."""
     tables = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-    return {name: Template(**table) for name, table in tables.items()}
+    named = tables.pop("sentences")
+    for table in tables.values():
+        table |= {field: named[table[field]] for field in ("rest", "linear", "measure") if table.get(field) in named}
+    return {key: Template(**table) for key, table in tables.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +55,10 @@ class Finding:
         p: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedy: what to try.
         facts: further numbers and names of the sentence.
+        key: the key of its template in words.toml, if that is not the name.
 
     Examples:
-        >>> bnn.diagnostics.Finding("bias", "warning", 0.6, 0.5, 0.02, p=1e-6).in_plain_words
+        >>> bnn.diagnostics.Finding("bias", "warning", 0.6, 0.5, 0.02, p=1e-6, key="bias high").in_plain_words
         'targets lie above the predictions'
     """
 
@@ -73,6 +70,7 @@ class Finding:
     p: float | None = None
     remedy: Remedy | None = None
     facts: Facts = dataclasses.field(default_factory=dict)
+    key: str = ""
 
     @property
     def kind(self) -> Literal["warning", "note", "fine"]:
@@ -80,45 +78,28 @@ class Finding:
         return self.severity if self.severity in ("warning", "fine") else "note"
 
     @property
-    def key(self) -> str:
-        """The key of its template: the name, with the severity or the side of the value if needed."""
-        side = "low" if self.value is None or self.expected is None or self.value <= self.expected else "high"
-        keys = f"{self.name} {self.severity}", self.name, f"{self.name} {side}"
-        return next(each for each in keys if each in templates())
+    def template(self) -> Template:
+        """What is said of it."""
+        return templates()[self.key or self.name]
 
-    def _written(self) -> tuple[str, str]:
-        template, numbers = templates()[self.key], dict[str, Any](self.facts)
-        numbers |= {"value": self.value, "expected": self.expected, "error": self.error}
-        if "basis" in numbers:
-            noun, more = _ROWS[numbers["basis"]]
-            numbers["rows"] = f"{counted(int(numbers['num']), noun)}{more}"
-        lead, rest = template.lead.format_map(numbers), template.rest
-        if ", linear model" in rest and "linear" not in numbers:
-            rest = rest.partition(", linear model")[0] + "."
-        if self.name not in MEASURES:
-            return lead, f"{lead}{rest.format_map(numbers)}"
-        measure = MEASURES[self.name]
-        shown = "It is {value:.3g}, where {expected:.3g} ± {error:.2g} is expected.".format_map(numbers)
-        if self.severity == "fine":
-            lead = f"Nothing against the fit in {measure}"
-            return lead, f"{lead}. {shown}"
-        lead = f"A weak sign, which may be chance, that {_lowered(lead)}" if self.severity == "note" else lead
-        return lead, f"{lead}, by {measure}. {shown}"
+    def _filled(self, text: str) -> str:
+        return text.format(value=self.value, expected=self.expected, error=self.error, **self.facts)
 
     @property
     def lead(self) -> str:
         """The finding as a clause."""
-        return self._written()[0]
+        return self._filled(self.template.lead)
 
     @property
     def text(self) -> str:
         """The finding with its numbers."""
-        return self._written()[1]
+        linear = self.template.linear if "linear" in self.facts else ""
+        return self._filled(f"{self.template.lead}{self.template.rest}{linear}.")
 
     @property
     def in_plain_words(self) -> str:
         """The finding as a clause that goes on in a sentence."""
-        return _lowered(self.lead)
+        return lowered(self.lead)
 
     def said(self, spelling: Spelling = "python") -> str:
         """Return the text with its numbers, and what to try."""
@@ -128,5 +109,6 @@ class Finding:
         return f"{_MARKS[self.kind]} {self.said()}"
 
 
-def _lowered(clause: str) -> str:
+def lowered(clause: str) -> str:
+    """Return a clause as it goes on in a sentence."""
     return clause[:1].lower() + clause[1:]

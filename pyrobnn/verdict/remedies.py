@@ -1,10 +1,7 @@
 """What may mend a fit, by the settings that it has: nothing that it has already, and a further value of a number."""
 
-import functools
-import re
-import tomllib
+import dataclasses
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,49 +21,37 @@ _NARROWEST = 0.05
 _FEW_UNITS, _ADVISED_UNITS = 10, 50
 _MOST_WEIGHTS_FOR_CHAINS, _MOST_ROWS_FOR_EVIDENCE = 1000, 2000
 _FAST_RATE = 0.1
-_SCALES = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale") | {
-    "log_normal": "log_scale",
-    "gamma": "dispersion",
-}
+_SCALES = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale")
+_SCALES |= {"log_normal": "log_scale", "gamma": "dispersion"}
 """The number that may be an output of the network, by likelihood."""
-_FAR_FROM_UNITS = 10.0
-"""Root mean square of an input from which on its units are far from those that priors of weights are for."""
-_SOME_SKEW = 1.0
-"""Skewness from which a log-normal is tried for positive targets."""
+_FAR_FROM_UNITS = 10.0  # root mean square of an input from which on its units are not those of priors of weights
+_SOME_SKEW = 1.0  # from which a log-normal is tried for positive targets
 _LEAST_DISPERSION = 0.5
 _MOST_STEPS = 150_000
-_CHAINS, _ACCEPTANCE = 4, 0.95
 
 
-@functools.cache
-def _rows() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((Path(__file__).parent / "remedies.toml").read_text(encoding="utf-8"))
+def _to(*settings: str) -> Callable[[Evidence], tuple[str, ...]]:
+    """Return the function that gives these settings to every fit."""
+    return lambda evidence: settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A remedy: the words that follow "To mend it,", whether a fit may take it, and the settings that change.
+
+    `python` stands in for the settings in Python, unless it is empty.
+    """
+
+    words: str
+    applies: Callable[[Evidence], bool] = lambda evidence: True
+    settings: Callable[[Evidence], tuple[str, ...]] = lambda evidence: ()
+    python: Callable[[Evidence], str] = lambda evidence: ""
 
 
 def first(evidence: Evidence, names: Iterable[str]) -> Remedy | None:
-    """Return the first of some remedies, by their names in remedies.toml, that a fit has not had yet."""
-    return next((found for name in names if (found := _remedy(evidence, name)) is not None), None)
-
-
-def _remedy(evidence: Evidence, name: str) -> Remedy | None:
-    if name == "longer":
-        return _longer(evidence)
-    row = _rows()[name]
-    if "when" in row and not _WHEN[row["when"]](evidence):
-        return None
-    settings = (re.sub(r"\{(\w+)\}", lambda at: str(_FILLED[at[1]](evidence)), one) for one in row.get("settings", ()))
-    return Remedy(row["words"], tuple(settings), row.get("python", ""))
-
-
-def _longer(evidence: Evidence) -> Remedy | None:
-    """Return more of the steps or epochs that somebody gave; none where chains only start at the fit."""
-    record = evidence.posterior.record
-    is_other = evidence.has_chains or (record.choice is not None and record.choice.chose_length)
-    svi = {} if is_other else next((table for table in _methods(evidence) if "max_steps" in table), {})
-    given = {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
-    more = [f"{name}={_TIMES_LONGER * value}" for name, value in given.items()]
-    code = f"{', '.join(f'`{one}`' for one in more)}, or leave out {' and '.join(f'`{name}`' for name in given)}"
-    return Remedy("train longer", tuple(f"{_section(evidence)}.{one}" for one in more), code) if more else None
+    """Return the first of some remedies, by the names of their rules, that a fit has not had yet."""
+    rule = next((RULES[name] for name in names if RULES[name].applies(evidence)), None)
+    return None if rule is None else Remedy(rule.words, rule.settings(evidence), rule.python(evidence))
 
 
 def _methods(evidence: Evidence) -> list[Table]:
@@ -78,9 +63,31 @@ def _setting(evidence: Evidence, name: str) -> Any:
     return next((table[name] for table in _methods(evidence) if table.get(name) is not None), None)
 
 
-def _section(evidence: Evidence) -> str:
-    """Return the section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
-    return ".".join(["fit", *["method"] * (len(evidence.posterior.record.methods) - 1)])
+def _longer(evidence: Evidence) -> dict[str, int]:
+    """Return four times the steps or epochs that somebody gave; nothing where chains only start at the fit."""
+    choice = evidence.posterior.record.choice
+    if evidence.has_chains or (choice is not None and choice.chose_length):
+        return {}
+    svi = next((table for table in _methods(evidence) if "max_steps" in table), {})
+    return {name: _TIMES_LONGER * svi[name] for name in ("steps", "epochs") if svi.get(name)}
+
+
+def _longer_code(evidence: Evidence) -> str:
+    more = _longer(evidence)
+    given = ", ".join(f"`{name}={value}`" for name, value in more.items())
+    return f"{given}, or leave out {' and '.join(f'`{name}`' for name in more)}"
+
+
+def _more_steps(evidence: Evidence) -> tuple[str, ...]:
+    most = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
+    by_evidence = any(table.get("type") == "evidence_framework" for table in _methods(evidence))
+    return _of_method(evidence, guide_steps=most) if by_evidence else _of_method(evidence, max_steps=most)
+
+
+def _of_method(evidence: Evidence, **settings: float) -> tuple[str, ...]:
+    """Return settings of the innermost method, such as SVI in an ensemble, as changes of a spec."""
+    section = ".".join(["fit", *["method"] * (len(evidence.posterior.record.methods) - 1)])
+    return tuple(f"{section}.{name}={value}" for name, value in settings.items())
 
 
 def _part(evidence: Evidence, name: str) -> Table:
@@ -144,44 +151,69 @@ def _are_amounts(evidence: Evidence) -> bool:
     return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
-_WHEN: dict[str, Callable[[Evidence], bool]] = {
-    "fast": _is_fast,
-    "unscaled": _is_unscaled,
-    "noise is given or trained": lambda e: _noise(e) in ("known", "learned"),
-    "large": lambda e: len(e.hidden or ()) > 1 or sum(e.hidden or ()) > _FEW_UNITS,
-    "small": lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS,
-    "hidden": lambda e: bool(e.hidden),
-    "takes evidence": _takes_evidence,
-    "sampled soon": lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS,
-    "other guide": lambda e: not e.has_chains and (_setting(e, "guide") or {}).get("type") != "mean_field",
-    "single": lambda e: not isinstance(e.posterior, Mixture),
-    "prior is not normal": lambda e: _part(e, "prior").get("type") != "normal",
-    "prior is wide": lambda e: _narrower(e) >= _NARROWEST,
-    "poisson": lambda e: _likelihood(e) == "poisson",
-    "gaussian": lambda e: _likelihood(e) == "gaussian",
-    "amounts": _are_amounts,
-    "noise is one number": lambda e: (
-        _likelihood(e) in _SCALES and _part(e, "likelihood").get(_SCALES[_likelihood(e)]) != "heteroscedastic"
-    ),
-    "quantiles": lambda e: e.prediction.has_quantiles,
-    "finds nothing": lambda e: (
-        (_is_tried(e) or not _WHEN["large"](e)) and (e.comparison is None or not e.comparison.linear_finds)
-    ),
-    "counts": _are_counts,
-    "few chains": lambda e: (_setting(e, "num_chains") or _CHAINS) < _CHAINS,
-    "low acceptance": lambda e: (_setting(e, "target_accept") or _ACCEPTANCE) < _ACCEPTANCE,
-}
-"""When a fit may take a remedy, by the names of remedies.toml."""
-_FILLED: dict[str, Callable[[Evidence], object]] = {
-    "section": _section,
-    "most": lambda e: (
-        "guide_steps" if any(table.get("type") == "evidence_framework" for table in _methods(e)) else "max_steps"
-    ),
-    "steps": lambda e: max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in e.posterior.members)),
-    "narrower": lambda e: f"{_narrower(e):g}",
-    "likelihood": _likelihood,
-    "scale": lambda e: _SCALES[_likelihood(e)],
-    "draws": lambda e: 4 * int(_setting(e, "num_draws") or 250),
-    "warmup": lambda e: 2 * int(_setting(e, "warmup") or 1000),
-}
-"""What stands in braces in the settings of remedies.toml."""
+def _is_large(evidence: Evidence) -> bool:
+    hidden = evidence.hidden or ()
+    return len(hidden) > 1 or sum(hidden) > _FEW_UNITS
+
+
+def _finds_nothing(evidence: Evidence) -> bool:
+    """Return whether neither a small or tuned network nor a linear model finds anything in the inputs."""
+    is_found = evidence.comparison is not None and evidence.comparison.linear_finds
+    return (_is_tried(evidence) or not _is_large(evidence)) and not is_found
+
+
+def _has_one_noise(evidence: Evidence) -> bool:
+    likelihood = _likelihood(evidence)
+    return likelihood in _SCALES and _part(evidence, "likelihood").get(_SCALES[likelihood]) != "heteroscedastic"
+
+
+def _varying_noise(evidence: Evidence) -> tuple[str, ...]:
+    likelihood = _likelihood(evidence)
+    return f"likelihood.type={likelihood}", f"likelihood.{_SCALES[likelihood]}=heteroscedastic"
+
+
+RULES: dict[str, Rule] = {
+    "rescaled": Rule("standardise the data", _is_unscaled, _to("data.standardize=true")),
+    "measured_noise": Rule("let the noise be measured",
+        lambda e: _noise(e) in ("known", "learned"), _to("likelihood.scale=tuned")),
+    "smaller": Rule("take one small hidden layer", _is_large, _to("net.hidden=[10]")),
+    "larger": Rule("take a hidden layer of 50 units",
+        lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS, _to("net.hidden=[50]")),
+    "without_hidden": Rule("keep the linear model", lambda e: bool(e.hidden), _to("net.hidden=[]")),
+    "by_evidence": Rule("tune the prior", _takes_evidence, _to("fit.type=evidence_framework")),
+    "sampled": Rule("draw by Markov chains",
+        lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS, _to("fit.type=nuts")),
+    "other_guide": Rule("take another guide",
+        lambda e: not e.has_chains and (_setting(e, "guide") or {}).get("type") != "mean_field",
+        _to("guide.type=mean_field")),
+    "ensemble": Rule("average several networks",
+        lambda e: not isinstance(e.posterior, Mixture), _to("fit.type=ensemble")),
+    "smoother": Rule("choose a smoother prior",
+        lambda e: _part(e, "prior").get("type") != "normal", _to("prior.type=normal")),
+    "spread_counts": Rule("let counts spread",
+        lambda e: _likelihood(e) == "poisson", _to("likelihood.type=negative_binomial")),
+    "counts": Rule("take a Poisson, if targets are counts", _are_counts, _to("likelihood.type=poisson")),
+    "median": Rule("take the median",
+        lambda e: e.prediction.has_quantiles, python=lambda e: "`prediction.quantile(0.5)`"),
+    "other_inputs": Rule("collect other columns, or more rows: these may hold nothing about the target",
+        _finds_nothing),
+    "hold_out": Rule("hold rows out", python=lambda e: "`train, test = data.split(0.25)`"),
+    "hold_out_last": Rule("hold out the last rows", settings=_to("data.test_last=0.2")),
+    "more_chains": Rule("run more chains", lambda e: (_setting(e, "num_chains") or 4) < 4, _to("fit.num_chains=4")),
+    "smaller_steps": Rule("take smaller steps",
+        lambda e: (_setting(e, "target_accept") or 0.95) < 0.95, _to("fit.target_accept=0.95")),
+    "slower": Rule("lower the learning rate", _is_fast, lambda e: _of_method(e, lr=0.01)),
+    "longer": Rule("train longer", lambda e: bool(_longer(e)), lambda e: _of_method(e, **_longer(e)), _longer_code),
+    "more_steps": Rule("train longer", settings=_more_steps),
+    "narrower": Rule("narrow the prior",
+        lambda e: _narrower(e) >= _NARROWEST, lambda e: (f"prior.scale={_narrower(e):g}",)),
+    "varying_noise": Rule("let the noise depend on the inputs, by twice as many outputs",
+        _has_one_noise, _varying_noise),
+    "amounts": Rule("take a log-normal, as targets are positive and skewed",
+        _are_amounts, _to("likelihood.type=log_normal")),
+    "heavy_tails": Rule("look for outliers, and take noise with heavy tails",
+        lambda e: _likelihood(e) == "gaussian", _to("likelihood.type=student_t")),
+    "more_draws": Rule("draw more", settings=lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
+    "longer_warmup": Rule("warm up longer",
+        settings=lambda e: (f"fit.warmup={2 * int(_setting(e, 'warmup') or 1000)}",)),
+}  # fmt: skip

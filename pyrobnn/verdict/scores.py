@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,23 +21,23 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
-_MOST_ENTRIES = 2**24
-"""Derivatives of outputs in weights that are looked at."""
+_MOST_ENTRIES = 2**24  # derivatives of outputs in weights that are looked at
 LARGEST_MATRIX = 1000
 _NEGLIGIBLE_NATS = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
 _FEWEST_NATS = 5.0
 """Nats in all that noise and prior scales, which have seen the examples left out, do not gain on pure noise."""
-_SHOWN = 0.05
-"""The p-value below which a fit counts as better than a baseline; a warning needs far more."""
+_SHOWN = 0.05  # the p-value below which a fit counts as better than a baseline; a warning needs far more
 _LEAD_NATS = 0.01
 _LEAST_LEAD_NATS = 0.001
 """Nats an example that are called a lead over a linear model, and where chance does not explain them."""
-_FAR_LESS = 0.8
-"""Share of the gain of a linear model below which a fit has missed the linear part."""
-FAR_BELOW = 5.0
-"""Nats below the constant at which the score of an example is cut off."""
-LOSSES = ("impossible", "constant", "linear")
+_FAR_LESS = 0.8  # share of the gain of a linear model below which a fit has missed the linear part
+FAR_BELOW = 5.0  # nats below the constant at which the score of an example is cut off
+Case = Literal[
+    "impossible", "constant", "linear",
+    "few", "better", "better than constant", "behind linear", "like linear", "near linear",
+]  # fmt: skip
+LOSSES: tuple[Case, ...] = ("impossible", "constant", "linear")
 """The cases that speak against a fit."""
 
 
@@ -67,15 +67,14 @@ class Gain(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """How a fit compares: the name of a finding, and the gains over a constant of the fit and of a linear model.
 
-    A loss, one of `LOSSES`, has the chance `p` of such numbers of a fit that is no reason to warn; `num_lost` examples
-    have no finite score. Gains `are_slight` if the fit gains below 0.05 nats by a standard error, and below 5 in all,
-    and the linear model finds nothing.
+    A loss, one of `LOSSES`, has the chance `p` of such numbers of a good fit; `num_lost` examples have no finite score.
+    Gains `are_slight` if they are below 0.05 nats by a standard error, and 5 in all, and the linear model has none.
     """
 
-    case: str
+    case: Case
     p: float | None
     fit: Gain
     linear: Gain | None
@@ -88,7 +87,7 @@ class Comparison:
         return self.linear is not None and self.linear.is_shown
 
 
-def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> Comparison:
+def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> BaselineComparison:
     """Compare the log scores (N,) of a fit with those of a "constant" and perhaps a "linear" model, N >= 2.
 
     A loss has a p-value below the level: that the fit is worse than the constant, or not shown to be better with a gain
@@ -99,23 +98,44 @@ def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> Comp
     for name, rival in rivals.items():
         is_finite = rival.isfinite()
         floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
-    own, num_lost = scores - floored["constant"], int((~scores.isfinite()).sum())
-    fit, linear = Gain.of(own), None
-    p = min(_of_no_gain(fit, level), _of_no_gain(Gain.of(own.clamp_min(-FAR_BELOW)), level))  # few may hide the others
-    case = "impossible" if num_lost else "constant" if p < level else "better than constant" if fit.is_shown else "few"
-    if "linear" in floored:
-        gains = floored["linear"] - floored["constant"]
-        linear, lead, short = (Gain.of(each) for each in (gains, own - gains, own - _FAR_LESS * gains))
-        if case in ("better than constant", "few") and linear.mean > 0 and short.below(0.0) < level:
-            case, p = "linear", short.below(0.0)
-        elif case == "better than constant" and lead.is_shown and lead.mean >= _LEAST_LEAD_NATS:
-            case = "better"
-        elif case == "better than constant":
-            is_like = lead.mean < _LEAD_NATS
-            case = "behind linear" if lead.below(0.0) < level else "like linear" if is_like else "near linear"
-    is_real = 1 - fit.below(0.0) < level and fit.mean * len(own) >= _FEWEST_NATS
+    gains = scores - floored["constant"]
+    linear_gains = floored["linear"] - floored["constant"] if "linear" in floored else None
+    fit = Gain.of(gains)
+    linear = None if linear_gains is None else Gain.of(linear_gains)
+    num_lost = int((~scores.isfinite()).sum())
+    case, p = _loss(gains, linear_gains, level) or (_without_loss(gains, linear_gains, level), None)
+    is_real = 1 - fit.below(0.0) < level and fit.mean * len(gains) >= _FEWEST_NATS
     is_slight = linear is not None and not linear.is_shown and not is_real and fit.mean + fit.stderr < _NEGLIGIBLE_NATS
-    return Comparison(case, p if case in ("constant", "linear") else None, fit, linear, num_lost, is_slight)
+    return BaselineComparison(case, p, fit, linear, num_lost, is_slight)
+
+
+def _loss(gains: Tensor, linear: Tensor | None, level: float) -> tuple[Case, float | None] | None:
+    """Return which loss gains (N,) over a constant are, beside it or those of a linear model, and its p-value."""
+    if not bool(gains.isfinite().all()):
+        return "impossible", None
+    cut_off = Gain.of(gains.clamp_min(-FAR_BELOW))  # few examples may hide the others
+    p = min(_of_no_gain(Gain.of(gains), level), _of_no_gain(cut_off, level))
+    if p < level:
+        return "constant", p
+    if linear is not None and float(linear.mean()) > 0:
+        p = Gain.of(gains - _FAR_LESS * linear).below(0.0)
+        if p < level:
+            return "linear", p
+    return None
+
+
+def _without_loss(gains: Tensor, linear: Tensor | None, level: float) -> Case:
+    """Return the case of gains (N,) over a constant that are no loss."""
+    if not Gain.of(gains).is_shown:
+        return "few"
+    if linear is None:
+        return "better than constant"
+    lead = Gain.of(gains - linear)
+    if lead.is_shown and lead.mean >= _LEAST_LEAD_NATS:
+        return "better"
+    if lead.below(0.0) < level:
+        return "behind linear"
+    return "like linear" if lead.mean < _LEAD_NATS else "near linear"
 
 
 def _of_no_gain(gain: Gain, level: float) -> float:
