@@ -242,7 +242,7 @@ def test_diagnose_takes_loaders():
 
 
 REFUSED = {
-    "a generator": (lambda: bnn.Loader(batch for batch in BATCHES), "is a generator, which can be gone through only"),
+    "a generator": (lambda: bnn.Loader(batch for batch in BATCHES), "is a generator, which can be read only once"),
     "an iterator": (lambda: bnn.Loader(iter(BATCHES)), "is a list_iterator, which .* only once: .* a list of batches"),
     "a dataset": (lambda: bnn.Loader(PAIRS), "is a TensorDataset, .* pass a DataLoader"),
     "no function": (lambda: bnn.Loader(BATCHES, split=(0, 1)), r"`split` must be a function .*, got \(0, 1\)"),

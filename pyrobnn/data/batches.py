@@ -1,7 +1,6 @@
 """Batches for training: the whole set, mini-batches shuffled in memory, or batches of a loader."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -135,7 +134,7 @@ class LoaderBatches:
         self._before, self._taken = state["random"], state["taken"]
         self._rows, self._mean_rows = state["rows"], state["mean_rows"]
         set_random_state(self._before["process"])
-        for generator, before in zip(_generators(self._loader), self._before["loader"], strict=True):
+        for generator, before in zip(generators_of(self._loader), self._before["loader"], strict=True):
             generator.set_state(before)
         self._epoch = iter(self._loader) if self._taken else iter(())
         for _ in range(self._taken):
@@ -150,25 +149,16 @@ class LoaderBatches:
         self._epoch = iter(())
 
     def _random_states(self) -> StateDict:
-        return {"process": random_state(), "loader": [generator.get_state() for generator in _generators(self._loader)]}
+        of_loader = [generator.get_state() for generator in generators_of(self._loader)]
+        return {"process": random_state(), "loader": of_loader}
 
 
 Batches = TensorBatches | LoaderBatches
 """An endless stream of batches in the units and place of the model; its position can be saved and restored."""
 
 
-@contextmanager
-def kept_generators(loader: Iterable[Any]) -> Iterator[None]:
-    """Put the torch generators of a loader and its samplers back after the block."""
-    states = [(generator, generator.get_state()) for generator in _generators(loader)]
-    try:
-        yield
-    finally:
-        for generator, state in states:
-            generator.set_state(state)
-
-
-def _generators(loader: Iterable[Any]) -> list[torch.Generator]:
+def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """Return the generators of a loader and its samplers."""
     generators = (getattr(holder, "generator", None) for holder in (loader, *samplers_of(loader)))
     return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
 
@@ -206,20 +196,14 @@ def checked_batch(batch: Any, split: Split | None = None) -> tuple[X, Tensor]:
         got = listed(map(repr, batch)) if isinstance(batch, Mapping) else type(batch).__name__
         expected = f"yield pairs (x, y), or mappings with {' or '.join(_TARGETS)}"
         raise InputError(f"A loader must {expected}, got {got}: say which are which, as in {_SPLIT}.", page=_PAGE)
-    inputs = checked_inputs(x, y.shape[:1] if isinstance(y, Tensor) else None)
+    inputs = checked_inputs(x)
     return inputs, as_targets(y, len(inputs))
 
 
-def checked_inputs(x: Any, rows: torch.Size | None = None) -> X:
-    """Return the inputs of a batch, validated. Several by position may be a list, as torch collates tuples.
-
-    The number of `rows` tells several tensors from rows in a list; it is that of the first if not given.
-    """
-    if isinstance(x, (tuple, list)) and x and all(isinstance(part, Tensor) for part in x):
-        rows = x[0].shape[:1] if rows is None else rows
-        if rows and all(part.shape[:1] == rows for part in x):
-            x = dict(enumerate(x))
-    return as_inputs(x)
+def checked_inputs(x: Any) -> X:
+    """Return the inputs of a batch, validated. Several by position may be a list, as torch collates tuples."""
+    is_several = isinstance(x, list) and len(x) > 0 and all(isinstance(part, Tensor) for part in x)
+    return as_inputs(tuple(x) if is_several else x)
 
 
 def several_inputs_advice(x: Inputs) -> str:

@@ -56,11 +56,13 @@ class Imputer:
         targets = self.targets if x.shape[1] == self.rows.shape[1] else 0
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
         gaps = np.where(lacks, np.nan, x)
-        seeds = range(min(number, _FITS_A_COLUMN))
-        imputers = [_fitted(known[:, used], gaps[:, used], targets, seed) for seed in seeds]
+        # a column that tells of no other, so that a table of one column has a regression
+        rows = np.column_stack([known[:, used], np.arange(len(known)) % 2])
+        new = np.column_stack([gaps[:, used], np.ones(len(gaps))])
+        imputers = [_fitted(rows, new, targets, seed) for seed in range(min(number, _FITS_A_COLUMN))]
         for place, copy in enumerate(made):
             filled = gaps.copy()
-            filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
+            filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(new)[:, :-1]
             for at in self.categories:
                 gone = lacks[:, at].any(1)
                 scores = filled[np.ix_(gone, at)]
@@ -82,8 +84,8 @@ def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-    width, others = known.shape[1], known.shape[1] - targets
-    known = _with_other(known, np.arange(len(known)) % 2)
+    width = known.shape[1] - 1
+    others = width - targets
     is_quadratic = _ROWS_A_TERM * width * (width + 3) // 2 <= len(known)
     powers = PolynomialFeatures(2 if is_quadratic else 1, include_bias=False)
     low, high = np.nanmin(known, 0), np.nanmax(known, 0)
@@ -104,14 +106,9 @@ def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any
         max_value=(low + high) / 2 + reach,
         random_state=seed,
     )
-    lacks = np.append(np.isnan(gaps).any(0), False)  # complete columns have a regression if a row lacks them
-    row_of_gaps = np.where(lacks, np.nan, np.nanmean(known, 0))
-    return imputer.fit(np.concatenate([known, row_of_gaps[None]]))
-
-
-def _with_other(x: np.ndarray, values: Any) -> np.ndarray:
-    """Return rows with a column that tells of no other, so that a table of one column has a regression."""
-    return np.column_stack([x, np.broadcast_to(values, len(x))])
+    # complete columns have a regression if a row lacks them
+    row_of_gaps = np.where(np.isnan(gaps).any(0), np.nan, np.nanmean(known, 0))
+    return imputer.fit(np.vstack([known, row_of_gaps]))
 
 
 def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndarray:

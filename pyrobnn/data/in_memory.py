@@ -27,22 +27,20 @@ _FEWEST_OF_A_CLASS = 10
 class Data:
     """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
 
-    Integers and booleans stay labels (int64), floats keep their precision until a model casts them. A target with a
-    single column becomes (N,).
+    Integers and booleans stay labels (int64), floats keep their precision until a model casts them.
 
     Args:
         x: inputs of rank two or more, an array, tensor, frame or nested list; the first axis counts the examples. A
             mapping, or a tuple of arrays, holds what the network takes by keyword, or by position.
-        y: targets, real values or integer labels.
+        y: targets, real values or integer labels; a single column (N, 1) becomes (N,).
         weights: positive weights (N,) of the examples: one of weight 2 counts as two, in every fit and standardised.
         standardize: have `fit` centre and scale the inputs, and real targets; predictions are in original units.
-        inputs: "ranks" gives the network, beside each column of a table x, its rank among these data from -1 to 1;
-            "waves" adds three sines and cosines of the rank. Columns of two values have none. The network takes
-            `num_inputs` columns, and predictions take those of x.
+        inputs: "ranks" gives the network, beside each column of a table x of three values or more, its rank among these
+            data from -1 to 1; "waves" adds three sines and cosines of the rank. Predictions take the columns of x.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
-        groups: labels (N,) of any kind, such as patients: `split`, `kfold` and rows held out to choose a fit keep a
-            group together. None for groups of equal inputs.
+        groups: labels (N,), such as patients: `split`, `kfold` and rows held out to choose a fit keep a group together.
+            None for groups of equal inputs.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, of unequal lengths, weights not positive.
@@ -141,14 +139,6 @@ class Data:
         """The scaler of the targets; used if the likelihood is for real values."""
         return Scaler.fit(self.y, self.weights, targets=True) if self.standardize else Scaler.identity()
 
-    @property
-    def constant_inputs(self) -> list[str]:
-        """Names of the constant columns of a table x with several rows."""
-        if isinstance(self.x, Inputs) or self.x.ndim != 2 or len(self) == 1:
-            return []
-        is_constant = (self.x == self.x[:1]).all(0).tolist()
-        return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
-
     def mean_of(self, values: Tensor) -> float:
         """Return the weighted mean of a number per example, (N,)."""
         if self.weights is None:
@@ -229,11 +219,9 @@ def row_index(rows: Any, num_rows: int) -> Tensor | slice:
     values = as_tensor(rows, "rows")
     is_mask = values.dtype == torch.bool or (not isinstance(rows, Tensor) and np.asarray(rows).dtype == bool)
     if values.ndim != 1 or (values.is_floating_point() and len(values)) or (is_mask and len(values) != num_rows):
-        kind = "bool" if is_mask else str(values.dtype).removeprefix("torch.")
-        raise InputError(
-            f"`rows` must be a slice, a boolean mask of length {num_rows}, or row numbers in one dimension, got {kind} "
-            f"values of shape {tuple(values.shape)}: for a single row i pass [i]."
-        )
+        got = f"{'bool' if is_mask else str(values.dtype).removeprefix('torch.')} values of shape {tuple(values.shape)}"
+        expected = f"a slice, a boolean mask of length {num_rows}, or row numbers in one dimension"
+        raise InputError(f"`rows` must be {expected}, got {got}: for a single row i pass [i].")
     numbers = values.bool() if is_mask else values.long()
     if not is_mask and len(outside := numbers[(numbers < -num_rows) | (numbers >= num_rows)]):
         raise InputError(f"Row numbers must lie below the {num_rows} rows, got {outside[0]}: check `rows`.")

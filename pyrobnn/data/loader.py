@@ -19,7 +19,7 @@ from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, join_rows, single
-from pyrobnn.data.batches import Split, checked_batch, checked_inputs, kept_generators, samplers_of, split_batch
+from pyrobnn.data.batches import Split, checked_batch, checked_inputs, generators_of, samplers_of, split_batch
 from pyrobnn.data.in_memory import Data, Moments, Scaler
 
 _PAGE = "how-to/large-data"
@@ -57,12 +57,9 @@ class Loader:
         """Refuse objects other than loaders, functions that cannot be called, and invalid numbers of examples."""
         is_once = isinstance(self.loader, Iterator) and not callable(getattr(self.loader, "reset", None))
         if is_once or not isinstance(self.loader, Iterable):
-            can = "can be gone through only once" if is_once else "is no iterable of batches"
-            raise InputError(
-                f"`loader` is a {type(self.loader).__name__}, which {can}: pass a DataLoader, a list of batches, or an "
-                "object whose `__iter__` begins anew.",
-                page=_PAGE,
-            )
+            found = f"{type(self.loader).__name__}, which {'can be read only once' if is_once else 'has no batches'}"
+            wanted = "a DataLoader, a list of batches, or an object whose `__iter__` begins anew"
+            raise InputError(f"`loader` is a {found}: pass {wanted}.", page=_PAGE)
         if self.split is not None and not callable(self.split):
             raise InputError(f"`split` must be a function from a batch to the pair (x, y), got {self.split!r}.")
         if self.num_data is not None:
@@ -82,7 +79,8 @@ class Loader:
 
         The random numbers drawn while a batch is loaded are the same at every pass.
         """
-        with kept_generators(self.loader):
+        before = [(generator, generator.get_state()) for generator in generators_of(self.loader)]
+        try:
             with seeded(0, "loader"):
                 batches = iter(self.loader)
             for number in itertools.count():
@@ -91,6 +89,9 @@ class Loader:
                 if batch is None:
                     break
                 yield read(batch)
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
         if number == 0:
             raise InputError("The loader yields no batch: pass more data, a smaller batch, or drop_last=False.")
 
@@ -107,24 +108,20 @@ class Loader:
     @property
     def x_scaler(self) -> Scaler:
         """The map of the inputs to standard units, the identity if they are not standardised."""
-        return self._scalers[0]
+        return self._moments[0].scaler() if self.standardize else Scaler.identity()
 
     @property
     def y_scaler(self) -> Scaler:
         """The map of the targets, likewise; used if the likelihood is for real values."""
-        return self._scalers[1]
+        return self._moments[1].scaler(targets=True) if self.standardize else Scaler.identity()
 
     @functools.cached_property
-    def _scalers(self) -> tuple[Scaler, Scaler]:
-        if not self.standardize:
-            return Scaler.identity(), Scaler.identity()
-
+    def _moments(self) -> tuple[Moments, Moments]:
         def moments(batch: Any) -> tuple[Moments, Moments]:
             x, y = self.pair(batch)
             return Moments.of(single(x, "`standardize`")), Moments.of(y)
 
-        x, y = functools.reduce(lambda a, b: (a[0].merged(b[0]), a[1].merged(b[1])), self.one_pass(moments))
-        return x.scaler(), y.scaler(targets=True)
+        return functools.reduce(lambda a, b: (a[0].merged(b[0]), a[1].merged(b[1])), self.one_pass(moments))
 
     @property
     def shuffles(self) -> bool:
