@@ -26,7 +26,7 @@ from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import allow_new_home, local_parameters
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.priors.base import covered, starts
 

@@ -14,7 +14,7 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.tree_files import digest, read_tree
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.units import Scaler
 
 
 def quick(model, method, data, **settings):

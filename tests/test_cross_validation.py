@@ -19,8 +19,8 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.cross_validation import _efficiency
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.posterior.record import FitRecord
 

@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn import guides, priors
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.posterior.posterior import Posterior

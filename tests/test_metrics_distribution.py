@@ -10,9 +10,9 @@ import torch
 from scipy import integrate, stats
 
 from pyrobnn import Prediction
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.counts import NegativeBinomial, Poisson
 from pyrobnn.distributions.targets import CensoredNormal, TargetStudentT
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.metrics import crps, pit, score, scoring
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability

@@ -12,8 +12,8 @@ from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.simulation import _report, _share_below
+from pyrobnn.distributions.units import Scaler
 
 NOISE, SCALE = 0.5, 1.2
 X = torch.tensor([[1.0, x] for x in (-1.0, -0.6, -0.1, 0.4, 0.9)], dtype=torch.float64)

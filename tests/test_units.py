@@ -10,7 +10,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn import likelihoods as lik
-from pyrobnn.data.in_memory import Moments, Scaler
+from pyrobnn.distributions.units import Moments, Scaler
 from pyrobnn.metrics import pit, score
 
 NUM, F64 = 64, torch.float64

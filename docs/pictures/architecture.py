@@ -45,11 +45,11 @@ def draw() -> None:
     axes.axis("off")
     columns, narrow, high = (1.75, 5.0, 8.25), 3.05, 1.25
 
-    parts = [("Data", "data, floor 2"), ("BNN", "bnn, floor 4"), ("method", "inference, floor 8")]
+    parts = [("Data", "data, floor 3"), ("BNN", "bnn, floor 5"), ("method", "inference, floor 9")]
     made_of = [
-        ("data sets", "datasets, floor 3"),
-        ("declared parts", "priors, nets: floor 3"),
-        ("guide", "guides, floor 3"),
+        ("data sets", "datasets, floor 4"),
+        ("declared parts", "priors, nets: floor 4"),
+        ("guide", "guides, floor 4"),
     ]
     for x, part, source in zip(columns, parts, made_of, strict=True):
         box(axes, (x, 14.4), (narrow, 1.25), GREY, source)
@@ -61,28 +61,28 @@ def draw() -> None:
         (0.22, 6.55), 9.56, 4.5, boxstyle="round,pad=0,rounding_size=0.25", fc="none", ec=RED, lw=2.2
     )
     axes.add_patch(frame)
-    box(axes, (5.0, 10.2), (9.0, high), RED, ("fit", "inference, floor 8"))
-    steps = [("open_scales", "measures"), ("session", "starts copies"), ("engine", "is chosen")]
+    box(axes, (5.0, 10.2), (9.0, high), RED, ("fit", "inference, floor 9"))
+    steps = [("scales", "are measured"), ("state", "starts copies"), ("engine", "is chosen")]
     inner = (1.85, 5.0, 8.15)
     for x, step in zip(inner, steps, strict=True):
         box(axes, (x, 8.6), (2.7, high), RED, step)
-    box(axes, (5.0, 7.27), (9.0, 1.08), RED, ("training", "blocks of steps, monitor, checkpoints"))
+    box(axes, (5.0, 7.27), (9.0, 1.08), RED, ("training", "blocks of steps, watch, checkpoints"))
     for left, right in itertools.pairwise(inner):
         arrow(axes, (left + 1.3, 8.6), (right - 1.3, 8.6))
 
     arrow(axes, (5.0, 6.5), (5.0, 5.85))
-    box(axes, (5.0, 5.2), (9.0, high), BLUE, ("Posterior or Mixture", "posterior, floor 6, with the record of the fit"))
+    box(axes, (5.0, 5.2), (9.0, high), BLUE, ("Posterior or Mixture", "posterior, floor 7, with the record of the fit"))
     after = [
-        ("Prediction", "posterior, floor 6"),
-        ("DataTree", "diagnostics, floor 9"),
-        ("save, load", "storage, floor 9"),
+        ("Prediction", "posterior, floor 7"),
+        ("DataTree", "diagnostics, floor 10"),
+        ("save, load", "storage, floor 10"),
     ]
-    judged = [("score", "metrics, floor 7"), ("diagnose", "diagnostics, floor 9"), ("plots", "plots, floor 10")]
+    judged = [("score", "metrics, floor 8"), ("diagnose", "diagnostics, floor 10"), ("plots", "plots, floor 11")]
     for x, upper, lower in zip(columns, after, judged, strict=True):
         arrow(axes, (x, 4.55), (x, 3.95))
         box(axes, (x, 3.3), (narrow, high), TEAL, upper)
         box(axes, (x, 1.95), (narrow, high), TEAL, lower)
-    box(axes, (5.0, 0.62), (9.55, 1.15), GREY, ("report, runs, estimators, cli", "floors 11 to 13"))
+    box(axes, (5.0, 0.62), (9.55, 1.15), GREY, ("report, runs, estimators, cli", "floors 12 to 14"))
 
     IMAGES.mkdir(exist_ok=True)
     figure.savefig(IMAGES / "architecture.svg", transparent=True, metadata={"Date": None})

@@ -20,7 +20,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, join_rows, single
 from pyrobnn.data.batches import Split, checked_batch, checked_inputs, generators_of, samplers_of, split_batch
-from pyrobnn.data.in_memory import Data, Moments, Scaler
+from pyrobnn.data.in_memory import Data
+from pyrobnn.distributions.units import Moments, Scaler
 
 _PAGE = "how-to/large-data"
 

@@ -1,1 +1,1 @@
-"""Distributions of latents and of targets, and their quantiles."""
+"""Distributions of latents and of targets, their quantiles, and maps between units."""

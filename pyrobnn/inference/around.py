@@ -19,8 +19,9 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader, as_data, as_loader
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites

@@ -30,8 +30,9 @@ from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, several_inputs_advice
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Epoch, Loader
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.inference import limits
 from pyrobnn.likelihoods.base import as_likelihood, require_rows, target_units
 from pyrobnn.nets import is_custom, leftovers

@@ -15,8 +15,8 @@ from torch.distributions import Distribution, constraints
 from pyrobnn._core.errors import REFUSALS, InputError, counted, shown
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import Registry
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.support import base_of, log_prob
+from pyrobnn.distributions.units import Scaler
 
 OPEN = ("tuned", "learned")
 """Placeholders for numbers of a likelihood that are estimated from the data."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions import targets
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import PAGE, check_width, limited, registry
 from pyrobnn.likelihoods.noise import Estimated, WithNumber
 

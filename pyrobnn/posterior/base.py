@@ -12,7 +12,7 @@ from pyrobnn._core.errors import counted
 from pyrobnn._core.modes import plain_tensors
 from pyrobnn._core.settings import in_short
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch
 from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import FitRecord

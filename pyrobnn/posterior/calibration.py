@@ -13,10 +13,10 @@ from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.data.loader import in_memory
 from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of, ends
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior

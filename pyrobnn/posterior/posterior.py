@@ -19,9 +19,9 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.transforms import first_sentence
 from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.data.loader import columns_by_name
 from pyrobnn.distributions.latents import stack_likelihood
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood

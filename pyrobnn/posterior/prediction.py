@@ -16,7 +16,7 @@ from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy, reader
-from pyrobnn.data.in_memory import Scaler, row_index
+from pyrobnn.data.in_memory import row_index
 from pyrobnn.data.loader import Loader, as_loader
 from pyrobnn.distributions import support
 from pyrobnn.distributions.latents import concatenate
@@ -24,6 +24,7 @@ from pyrobnn.distributions.parts import converted, in_double, take_apart
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal, LabelOrIgnored
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import require_whole
 from pyrobnn.tables.cells import rows_of
 

@@ -15,9 +15,9 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.transforms import load_forward_mode
 from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Scaler, scaler_of
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
+from pyrobnn.distributions.units import Scaler, scaler_of
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.output_draws import Tangent, along
 from pyrobnn.posterior.prediction import Prediction, variance_over_draws

@@ -25,7 +25,7 @@ from pyrobnn._torch.inputs import Inputs, X, tensors_of
 from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN, StartState
-from pyrobnn.data.in_memory import Scaler, scaler_of
+from pyrobnn.distributions.units import Scaler, scaler_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord, History

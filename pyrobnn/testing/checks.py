@@ -25,9 +25,10 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.inputs import single
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics import elbo_report
 from pyrobnn.diagnostics.convert import to_datatree
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import SVI

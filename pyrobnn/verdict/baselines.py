@@ -14,8 +14,9 @@ from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction

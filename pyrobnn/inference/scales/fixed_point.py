@@ -23,8 +23,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, Solution, information, normal_draws
 from pyrobnn.curvature.prior import prior_laws
-from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.support import base_of
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.inference import limits
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.likelihoods.noise import SMALLEST_SCALE
