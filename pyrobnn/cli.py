@@ -1,7 +1,6 @@
 """The command line: pyrobnn demo, fit, diagnose, compare and predict."""
 
 import atexit
-import json
 import os
 import signal
 import sys
@@ -16,8 +15,8 @@ from pyrobnn._core.errors import InputError, counted, printable, waiting
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
 from pyrobnn.runs.folder import check_new_run, new_run_folder, read_json, run_folder
-from pyrobnn.runs.spec_files import leave_out, read_spec, sections_of
-from pyrobnn.tables.files import ENDINGS, Dialect, check_names, ending
+from pyrobnn.runs.spec_files import data_of, leave_out, read_spec, sections_of
+from pyrobnn.tables.files import ENDINGS, check_names, ending
 
 _LOADING = "loading torch and Pyro"
 _MARKED = {"warning": "yellow", "note": None, "fine": "green"}
@@ -149,13 +148,13 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")] = False,
 ) -> None:
     """Fit a table or a spec file, and write a run folder. After an interruption the same command goes on."""
-    given = {"task": task, "drop": drop, "groups": groups, "test_last": test_last, "categories": categories}
-    given |= {"sep": sep, "decimal": decimal, "encoding": encoding}
-    asked = [*(changes or ()), *(f"data.{key}={json.dumps(value)}" for key, value in given.items() if value)]
+    options = {"target": target, "task": task, "drop": drop, "groups": groups, "test_last": test_last}
+    options |= {"categories": categories, "sep": sep, "decimal": decimal, "encoding": encoding}
+    given = {name: value for name, value in options.items() if value not in (None, [])}
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
-    tables = sections_of(source, target, asked)
+    tables = sections_of(source, given, changes or ())
     check_new_run(folder, overwrite=overwrite)
-    lines = leave_out(tables["data"]) if ending(source) else []
+    tables, lines = leave_out(tables) if ending(source) else (tables, [])
     with waiting(_LOADING):
         from pyrobnn.runs.run import run
         from pyrobnn.runs.spec import RunSpec
@@ -203,10 +202,10 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
-    written = read_spec(run_folder(run_dir) / "spec.toml").get("data", {})
+    written = data_of(read_spec(run_folder(run_dir) / "spec.toml"))
     data = read_json(run_dir / "manifest.json")["data"]
     columns = (data.get("encoder") or {}).get("columns") or data["feature_names"]
-    check_names(table, list(columns), Dialect(*map(written.get, Dialect._fields)))
+    check_names(table, list(columns), written.dialect)
     if out is not None:
         _check_out(out, table)
     with waiting(_LOADING):

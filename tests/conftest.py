@@ -66,7 +66,7 @@ def no_report(monkeypatch, quick_check):
             path.write_text("")
 
     monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
-    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.page.Rendered("page", {}))
 
 
 @functools.cache

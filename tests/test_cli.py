@@ -280,7 +280,7 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(argumen
 )
 def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here, monkeypatch):
     """At the mark of the run, a checkpoint, the posterior, or what is made from it."""
-    page = pyrobnn.report.Rendered("page" * 50_000, {})
+    page = pyrobnn.report.page.Rendered("page" * 50_000, {})
     monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: page)
     (here / "spec.toml").unlink()
     rows = "".join(f"{i / 9},{'' if i % 9 == 0 else i % 4},{i % 7 + i / 50}\n" for i in range(200))
@@ -301,7 +301,7 @@ def written_run(here):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
     (here / "few.csv").write_text("city\nOslo\n", encoding="utf-8")
     (here / "run").mkdir()
-    (here / "run" / "spec.toml").touch()
+    (here / "run" / "spec.toml").write_text('[data]\npath = "my.csv"\ntarget = "y"\n', encoding="utf-8")
     (here / "run" / "manifest.json").write_text('{"data": {"feature_names": ["a", "city"]}}', encoding="utf-8")
 
 

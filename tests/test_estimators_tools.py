@@ -20,7 +20,7 @@ import pyrobnn as bnn
 import pyrobnn.report
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.tree_files import read_tree, write_tree
-from pyrobnn.report import Rendered
+from pyrobnn.report.page import Rendered
 from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.remedies import RULES
 

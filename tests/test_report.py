@@ -18,7 +18,8 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.diagnostics.predictive_checks import Deviation
 from pyrobnn.metrics import Score, score
-from pyrobnn.report import Facts, Rendered, render, words
+from pyrobnn.report import Facts, render, words
+from pyrobnn.report.page import Rendered
 from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 

@@ -487,7 +487,7 @@ def longer(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         import pyrobnn.report
 
-        patch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+        patch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.page.Rendered("page", {}))
         return run(spec, tmp_path_factory.mktemp("runs") / "b" / "whole", progress=False)
 
 

@@ -39,13 +39,7 @@ _PICTURE_INCHES, _PICTURE_DPI = 4.0, 200
 
 
 class Rendered(NamedTuple):
-    """A report: the page with its figures inside it, and the figures as PNG files, by file name.
-
-    Examples:
-        >>> page = bnn.report.Rendered(html="<p>all is well</p>", figures={})
-        >>> page.html, list(page.figures)
-        ('<p>all is well</p>', [])
-    """
+    """A report: the page with its figures inside it, and the figures as PNG files, by file name."""
 
     html: str
     figures: dict[str, bytes]
@@ -83,9 +77,7 @@ def render(
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
     facts: Facts = Facts(),
 ) -> Rendered:
-    """Make the report of a fit, with scores on the held-out data, or of training without them.
-
-    `baselines` are the same scores of simpler models, by name.
+    """Make the report of a fit, with scores on the held-out data, or of training without them, beside baselines.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)

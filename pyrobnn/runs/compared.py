@@ -108,8 +108,7 @@ def _targets(run: Prepared) -> list[Any]:
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the types that differ, and the settings of all types that do."""
-    keys = sorted({key for spec in specs.values() for key in spec})
-    rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
-    unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
-    types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}
-    return {key: row for key, row in unlike.items() if key in types or all(key in spec for spec in specs.values())}
+    every, shared = set[str]().union(*specs.values()), set.intersection(*map(set, specs.values()))
+    told = sorted(key for key in every if key in shared or (key.count(".") == 1 and key.endswith(".type")))
+    rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in told}
+    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}

@@ -82,9 +82,9 @@ def run(
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder (docs/how-to/save-and-load.md).
 
-    The same spec gives the same bits on the same machine. The folder is made beside its place: after an interruption
-    the same call goes on, an SVI fit from its last checkpoint. Bad input is refused first, and so is a folder with
-    another run, which `overwrite` replaces at the end. `tell` takes lines on the data, and on phases without progress.
+    The same spec gives the same bits on the same machine. After an interruption the same call goes on, an SVI fit from
+    its last checkpoint. Bad input is refused first, and so is a folder with another run, which `overwrite` replaces at
+    the end. `tell` takes lines on the data, and on phases without progress.
     """
 
     def phase(what: str) -> AbstractContextManager[None]:
@@ -154,7 +154,12 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
     train, test, validation, dataset = prepared.train, prepared.test, prepared.validation, prepared.dataset
     num_draws, prediction = prepared.spec.predict.num_draws, predicted(prepared, posterior)
     evidence = Evidence(
-        *(posterior, train, test, Budget(draws=num_draws), posterior.seed, dataset.class_names),
+        posterior,
+        train,
+        test,
+        budget=Budget(draws=num_draws),
+        seed=posterior.seed,
+        class_names=dataset.class_names,
         table=dataset.data,
         columns=None if dataset.encoder is None else dataset.encoder.positions(),
         dropped=prepared.spec.data.drop,

@@ -14,58 +14,65 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import Ensemble
+from pyrobnn.inference import Ensemble, parts
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Engine, Run, guide_of, with_guide
-from pyrobnn.inference.parts import (
-    PARTS,
-    Facts,
-    Given,
-    method_from_table,
-    method_to_table,
-    predicts_classes,
-    with_width,
-)
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
+_PARTS = ("net", "prior", "likelihood", "guide")  # with a section each
 _FEWEST_ROWS = 10
 _FEW_CLASSES = 5  # whose examples are counted in a line
 
 
 def optional(part: str) -> BeforeValidator:
     """Return the reader of a part that may be left out."""
-    return BeforeValidator(lambda value: None if value is None else PARTS[part].resolve(value))
+    return BeforeValidator(lambda value: None if value is None else parts.PARTS[part].resolve(value))
 
 
 @setting
 class FitSpec:
-    """How to fit; the guide has a section of its own. Device and engine are as in `fit`.
+    """How to fit. Device and engine are as in `fit`.
 
-    Without a `method` that of the estimators is taken, with `settings` in place of its own.
+    A `method` has its guide. Without one that of the estimators is taken, with `guide` and `settings` for its own.
     """
 
     method: Annotated[Any, optional("method")] = None
+    guide: Annotated[Any, optional("guide")] = None
     settings: Options = FrozenDict()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: str = "auto"
     engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse choices for the default method beside a method."""
+        if self.method is not None and (self.guide is not None or self.settings):
+            raise InputError("[fit] `guide` and `settings` are for the default method: set them in the `method`.")
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
         """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
         common = {key: value for key, value in table.items() if key in OF_ANY_FIT}
         options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
-        method = method_from_table(options, also=OF_ANY_FIT)
+        method = parts.method_from_table(options, also=OF_ANY_FIT)
         return cls(method=method, **common) if "type" in options else cls(settings=options, **common)
 
+    def trains(self, guide: Any) -> "FitSpec":
+        """Return the section with a guide, in the method where there is one."""
+        if self.method is None or guide is None:
+            return dataclasses.replace(self, guide=guide)
+        try:
+            return dataclasses.replace(self, method=with_guide(self.method, guide))
+        except InputError as error:
+            raise InputError(f"[guide] {error}") from None
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the table of this section."""
-        method = dict(self.settings) if self.method is None else method_to_table(self.method)
+        """Return the table of this section, without the guide, which has its own."""
+        method = dict(self.settings) if self.method is None else parts.method_to_table(self.method)
         return method | {key: getattr(self, key) for key in OF_ANY_FIT}
 
     def run(self, **more: Any) -> Run:
@@ -91,31 +98,25 @@ class RunSpec:
     net: Annotated[Any, optional("net")] = None
     prior: Annotated[Any, optional("prior")] = None
     likelihood: Annotated[Any, optional("likelihood")] = None
-    guide: Annotated[Any, optional("guide")] = None
     fit: FitSpec = FitSpec()
     predict: PredictSpec = PredictSpec()
 
     def __post_init__(self) -> None:
-        """Combine the guide and the method, and refuse sections that do not fit each other."""
+        """Refuse sections that do not fit each other."""
         method = self.fit.method
         copies = (method or Ensemble()).offer().copies  # without a method it may be an ensemble
         if self.predict.num_draws < copies:
-            least = f"{copies}, one of each member or chain {'that the default may have' * (method is None)}".rstrip()
-            raise InputError(f"[predict] `num_draws` must be at least {least}, got {self.predict.num_draws}.")
-        if method is None:
-            return
-        if self.guide is not None:
-            try:
-                method = with_guide(method, self.guide)
-            except InputError as error:
-                raise InputError(f"[guide] {error}") from None
-            object.__setattr__(self, "fit", dataclasses.replace(self.fit, method=method))
-        object.__setattr__(self, "guide", guide_of(method))
-        if self.data.validation is not None and not method.offer().follows_validation:
-            name = to_dict(method)["type"]
-            raise InputError(
-                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out."
-            )
+            whose = "member or chain" if method is not None else "member or chain that the default may have"
+            least = f"at least {copies}, one of each {whose}"
+            raise InputError(f"[predict] `num_draws` must be {least}, got {self.predict.num_draws}.")
+        if method is not None and self.data.validation is not None and not method.offer().follows_validation:
+            follows = f"is followed along the steps of svi, and [fit] has {to_dict(method)['type']}: leave it out."
+            raise InputError(f"[data] `validation` {follows}")
+
+    @property
+    def guide(self) -> Any:
+        """The guide of the method, or the one given for the default; None if none is trained, or it is open."""
+        return self.fit.guide if self.fit.method is None else guide_of(self.fit.method)
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "RunSpec":
@@ -127,17 +128,17 @@ class RunSpec:
         """Return the spec that tables stand for, as `as_dict` returns them."""
         check_sections(tables)
         sections = {name: _read(name, table) for name, table in tables.items()}
+        fit = sections.pop("fit", FitSpec()).trains(sections.pop("guide", None))
         try:
-            return cls(**sections)
+            return cls(fit=fit, **sections)
         except InputError as error:
             raise InputError(str(error).removeprefix(f"{cls.__name__}: ")) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sections as tables."""
-        sections = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        sections = {name: getattr(self, name) for name in ("data", *_PARTS, "fit", "predict")}
         tables = {name: to_dict(section) for name, section in sections.items() if section is not None}
-        for name in ("data", "predict"):
-            del tables[name]["type"]
+        del tables["data"]["type"], tables["predict"]["type"]
         return tables
 
     def to_toml(self) -> str:
@@ -158,38 +159,42 @@ class RunSpec:
             tell(line)
         if not progress:
             tell("fitting ...")
-        parts_given = {name: getattr(self.fit if name == "method" else self, name) for name in PARTS}
-        given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
-        is_drawn = self.data.path is not None and self.data.test_last is None
+        own: dict[str, Any] = {name: getattr(self, name) for name in _PARTS}
+        given = parts.Given(**own, method=self.fit.method, inputs=self.data.inputs, settings=self.fit.settings)
         try:
-            facts = Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
-            parts, record = settled(choose(facts), train, self.fit.run(progress=progress))
-            train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
+            facts = parts.Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
+            chosen, choice = settled(choose(facts), train, self.fit.run(progress=progress))
+            train, whole = (each.with_inputs(chosen.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
-            share = dataset.test if is_drawn else self.data.test
-            spec = dataclasses.replace(
-                self,
-                data=dataclasses.replace(self.data, test=share, inputs=parts.inputs),
-                net=with_width(parts.net, "in_features", train.num_inputs),
-                prior=parts.prior,
-                likelihood=parts.likelihood,
-                fit=dataclasses.replace(self.fit, method=parts.method, settings={}),
-            )
-            spec.to_toml()
+            spec = self._filled(chosen, dataset, train.num_inputs)
+            spec.to_toml()  # a file can hold it
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
-            check_validation(dataset.data, bnn, make_source(train, bnn, None, seed=0), seed=0)
+            check_validation(whole, bnn, make_source(train, bnn, None, seed=0), seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
         validation = None
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
-        return Prepared(spec, dataset, train, validation, test, bnn, record)
+        return Prepared(spec, dataset, train, validation, test, bnn, choice)
+
+    def _filled(self, chosen: parts.Parts, dataset: Dataset, width: int) -> "RunSpec":
+        """Return the spec with the parts that were chosen and what follows from the data."""
+        is_drawn = self.data.path is not None and self.data.test_last is None
+        share = dataset.test if is_drawn else self.data.test
+        return dataclasses.replace(
+            self,
+            data=dataclasses.replace(self.data, test=share, inputs=chosen.inputs),
+            net=parts.with_width(chosen.net, "in_features", width),
+            prior=chosen.prior,
+            likelihood=chosen.likelihood,
+            fit=dataclasses.replace(self.fit, method=chosen.method, guide=None, settings={}),
+        )
 
     def _load(self) -> Dataset:
         """Return the data, of the task of the likelihood, if there are enough, and in an order if it needs one."""
         implied: Task | None = None
         if self.likelihood is not None:
-            implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
+            implied = "classification" if parts.predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
         dataset = self.data.load(implied)
         if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
             has = f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target"
@@ -230,9 +235,6 @@ def as_read(dataset: Dataset, train: Data, test: Data) -> str:
 def _read(name: str, table: Any) -> Any:
     if name == "net" and isinstance(table, dict):
         table = {"type": "mlp"} | table
-    readers = {
-        "data": lambda section: DataSpec(**section),
-        "fit": FitSpec.from_table,
-        "predict": lambda section: PredictSpec(**section),
-    }
-    return read_section(name, table, readers.get(name) or PARTS[name].resolve, takes_text=name in PARTS)
+    readers = {"data": lambda section: DataSpec(**section), "predict": lambda section: PredictSpec(**section)}
+    readers["fit"] = FitSpec.from_table
+    return read_section(name, table, readers.get(name) or parts.PARTS[name].resolve, takes_text=name in _PARTS)
