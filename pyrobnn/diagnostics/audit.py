@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -94,6 +94,14 @@ class ElboReport:
         return "\n".join(lines)
 
 
+class _Terms(NamedTuple):
+    """The log densities of the latent sites, and their KL of a closed form: a value per draw, by site."""
+
+    log_q: dict[str, Tensor]
+    log_p: dict[str, Tensor]
+    kl: dict[str, Tensor]
+
+
 def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
@@ -123,21 +131,21 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     if built(posterior.guide).pruned_sites():
         raise InputError("`elbo_report`: pruned weights are points at zero, without a density: take the fit before.")
     log_volume = posterior.y_scaler.log_volume() * data.total_weight
-    sizes: dict[str, int] = {}
 
-    def with_likelihood(block: tuple[_Terms, dict[str, Tensor]]) -> _Terms:
+    def with_likelihood(block: tuple[_Terms, dict[str, Tensor]]) -> tuple[_Terms, Tensor]:
         terms, values = block
-        sizes.update({name: value[0].numel() for name, value in values.items()})
         parts = [log_likelihoods(posterior, part, values).sum(1) for part in data.parts()]
-        return terms | {"log_likelihood": {"y": torch.stack(parts).sum(0) + log_volume}}
+        return terms, torch.stack(parts).sum(0) + log_volume
 
     seed = derive(posterior.seed if seed is None else seed, "audit")
     blocks = posterior.map_traces(lambda trace: _of_latents(posterior, trace), with_likelihood, num_draws, seed=seed)
-    terms = {kind: {name: torch.cat([b[kind][name] for b in blocks]) for name in blocks[0][kind]} for kind in blocks[0]}
-    log_likelihood = terms["log_likelihood"]["y"].double()
-    exact = {name: float(kl[0]) for name, kl in terms["kl"].items() if torch.equal(kl, kl[:1].expand_as(kl))}
+    of_blocks = zip(*(terms for terms, _ in blocks), strict=True)
+    log_q, log_p, kl = ({name: torch.cat([part[name] for part in parts]) for name in parts[0]} for parts in of_blocks)
+    log_likelihood = torch.cat([each for _, each in blocks]).double()
+    sizes = {name: value[0].numel() for name, value in posterior.draw(1, seed=seed).items()}
+    exact = {name: float(each[0]) for name, each in kl.items() if torch.equal(each, each[:1].expand_as(each))}
     zero = torch.zeros_like(log_likelihood)
-    rows = {name: (terms["log_p"].get(name, zero).double(), log_q.double()) for name, log_q in terms["log_q"].items()}
+    rows = {name: (log_p.get(name, zero).double(), q.double()) for name, q in log_q.items()}
     total_p, total_q = (torch.stack([pair[at] for pair in rows.values()]).sum(0) for at in (0, 1))
     of = Estimate.of
     return ElboReport(
@@ -153,17 +161,14 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     )
 
 
-_Terms = dict[str, dict[str, Tensor]]
-"""By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: a value per draw."""
-
-
 def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[str, Tensor]]:
     """Return the terms of the latent sites for a draw, with its values; the model runs on a single example."""
     model_trace = posterior.trace(poutine.replay(posterior.bnn, trace=guide_trace))
     guide_trace.compute_log_prob()
     latents = latent_names(guide_trace)
     model_trace.compute_log_prob(lambda name, site: name in latents)
-    log_q, closed = {name: torch.zeros(()) for name in latents}, {}
+    log_q = {name: torch.zeros(()) for name in latents}
+    closed = dict[str, Tensor]()
     for name, node in guide_trace.nodes.items():
         if node["type"] == "sample":
             site = name.removesuffix("_unconstrained") if node["infer"].get("is_auxiliary") else name
@@ -172,4 +177,4 @@ def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[st
         with contextlib.suppress(NotImplementedError):
             closed[name] = kl_divergence(guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"]).sum()
     log_p = {name: model_trace.nodes[name]["log_prob_sum"] for name in latents}
-    return {"log_q": log_q, "log_p": log_p, "kl": closed}, {n: guide_trace.nodes[n]["value"] for n in latents}
+    return _Terms(log_q, log_p, closed), {n: guide_trace.nodes[n]["value"] for n in latents}

@@ -17,7 +17,8 @@ from pyrobnn._torch.inputs import flat_rows
 from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.convergence import continued_gain, function_rhat
+from pyrobnn.diagnostics.chains import function_rhat
+from pyrobnn.diagnostics.continuation import continued_gain
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, ranking_test, tests_of
@@ -30,7 +31,8 @@ from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import LOSSES
 
-_TIMES_MORE, _MOST_HELD_OUT = 4, 0.5  # to halve an error; share above which holding out more is no remedy
+_TIMES_MORE = 4  # examples that halve an error
+_MOST_HELD_OUT = 0.5  # share above which holding out more is no remedy
 _RARE_SHARE = 0.2  # of the labels up to which a class is rare
 _MOST_PROBES = 20  # training inputs at which chains are compared
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
@@ -138,8 +140,7 @@ def missed(evidence: Evidence) -> Finding | None:
 def process_errors(x: Tensor, y: Tensor) -> Tensor:
     """Return the errors (N,) of a Gaussian process at rows left out one by one, in the units of the targets.
 
-    Of a grid of length scales and noises they have the smallest mean absolute error. Equation 5.12 of Rasmussen and
-    Williams (2006).
+    Of a grid of length scales and noises they have the smallest mean (Rasmussen and Williams 2006, equation 5.12).
     """
     unit = y.std()
     x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
@@ -185,12 +186,12 @@ def elbo(evidence: Evidence) -> Finding | None:
     posterior = evidence.posterior
     if not by_steps(evidence) or any(member.record.convergence is not None for member in posterior.members):
         return None
-    found = continued_gain(posterior, evidence.train, derive(evidence.seed, "continuation"))
-    if found is None:
+    gain = continued_gain(posterior, evidence.train, derive(evidence.seed, "continuation"))
+    if gain is None:
         return Finding("elbo unknown", "note")
-    gain, has_patience, num = found
-    is_gain, is_noisy = gain.p_value < level_of(evidence) / num, gain.stderr > gain.tolerance
-    severity: Severity = "warning" if is_gain and not has_patience else "note" if is_gain or is_noisy else "fine"
+    is_gain = gain.p_value < level_of(evidence) / gain.num_fits
+    is_noisy = gain.stderr > gain.tolerance
+    severity: Severity = "warning" if is_gain and not gain.has_patience else "note" if is_gain or is_noisy else "fine"
     facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
     name = "elbo noisy" if is_noisy and not is_gain else "elbo"
     key = name if severity == "warning" or name == "elbo noisy" else f"elbo {severity}"
@@ -222,11 +223,8 @@ def chains(evidence: Evidence) -> Finding | None:
         return Finding("chains", "fine", rhat, facts=facts, key="chains fine")
     if rhat <= _LARGEST_ROUGH_RHAT and float(each.error.max()) <= _LARGEST_ERROR:
         return Finding("chains rough", "note", rhat, facts=facts)
-    return (
-        Finding("chains apart", value=rhat, facts=facts)
-        if rhat > _LARGEST_RHAT
-        else Finding("chains short", value=ess, facts=facts)
-    )
+    apart = Finding("chains apart", value=rhat, facts=facts)
+    return apart if rhat > _LARGEST_RHAT else Finding("chains short", value=ess, facts=facts)
 
 
 def divergences(evidence: Evidence) -> Finding | None:

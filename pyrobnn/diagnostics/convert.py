@@ -85,10 +85,8 @@ def to_datatree(
     import arviz_base as az  # arviz itself would load its plots and statistics, too
 
     if not isinstance(posterior, (Posterior, Mixture)):
-        raise InputError(
-            f"`posterior` must be a posterior or a mixture, got {type(posterior).__name__}: pass the result of `fit`, "
-            "of an estimator its `posterior_`, and of several fits `bnn.Mixture(fits)`."
-        )
+        said = f"`posterior` must be a posterior or a mixture, got {type(posterior).__name__}: pass the result of `fit`"
+        raise InputError(f"{said}, of an estimator its `posterior_`, and of several fits `bnn.Mixture(fits)`.")
     seed, data = posterior.seed if seed is None else seed, in_memory(data)
     monitored = _monitored(_example(posterior, data, seed), posterior.bnn.site_names, data.feature_names, monitor)
     converter = _Converter(data, monitored, x_pred)
@@ -219,10 +217,7 @@ def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
 
 
 def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draws: int | None, seed: int) -> Arrays:
-    """Return the groups that rest on draws from the posterior, (chain, draw, ...), for a mixture by member.
-
-    Markov chains, as many and as long in all members and with the same statistics, give the last draws of each.
-    """
+    """Return the groups of draws from the posterior, (chain, draw, ...), by member; of alike Markov chains the last."""
     parts = posterior.members
     kinds = {(_lengths(part), tuple(built(part.guide).sample_stats())) for part in parts}
     num_chains, length = kinds.pop()[0] if len(kinds) == 1 else (0, 0)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-_WEIGHTS_AT_ONCE = 2**20
-"""Weights that fits side by side may have together."""
-_DRAWS_FOR_LOO, _FEWEST_DRAWS_FOR_LOO = 1000, 100
+_WEIGHTS_AT_ONCE = 2**20  # that fits side by side may have together
+_DRAWS_FOR_LOO = 1000
+_FEWEST_DRAWS_FOR_LOO = 100
 
 
 def heldout_elpd(
@@ -138,8 +138,7 @@ def kfold(
     for fold, posterior in enumerate(fits):
         elpd[labels == fold] = _scores(posterior, data[labels == fold], num_draws)
     difference = float((seen - elpd).sum())
-    found: az.ELPDDataLOOKFold
-    found = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, p=difference, n_folds=len(fits))
+    found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, p=difference, n_folds=len(fits))
     found.p_kfold_i = found.elpd_i.copy(data=seen - elpd)
     if members is not None:
         found.se, found.elpd_i.attrs["groups"] = _error_over(members, elpd), tuple(members.tolist())

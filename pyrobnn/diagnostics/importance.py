@@ -153,11 +153,7 @@ def _log_mean(log_ratios: np.ndarray, khat: float) -> Estimate:
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return Pareto-smoothed log weights (S,), normalised, and k-hat, from log p - log q of each draw (S,).
-
-    Raises:
-        InputError: a ratio that is NaN or infinite, or no weight above 0.
-    """
+    """Return Pareto-smoothed log weights (S,), normalised, and k-hat, from log p - log q of each draw (S,)."""
     import arviz_stats  # noqa: F401 - it gives xarray the accessor, without the pictures of ArviZ
     import xarray as xr
 

@@ -1,16 +1,14 @@
-"""Has a fit converged? Chains are compared by their predictions, and other fits are continued."""
+"""Has a fit of given length converged? A copy of it is continued, and its objective measured again."""
 
 import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.devices import running
@@ -26,8 +24,9 @@ from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
-_FEWEST_DRAWS, _TAILS = 4, (0.05, 0.95)
-_CONTINUED_STEPS, _FEWEST_CONTINUED_STEPS, _CONTINUED_SECONDS = 400, 20, 5.0  # fewer where they would take longer
+_CONTINUED_STEPS = 400
+_FEWEST_CONTINUED_STEPS = 20
+_CONTINUED_SECONDS = 5.0  # steps that would take longer are fewer
 _NEGLIGIBLE_NATS = 0.5  # that matter to nobody who has not asked for less
 _ESTIMATES_A_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
 """Estimates of the objective between two looks at the error of their mean, and numbers of such blocks."""
@@ -36,83 +35,19 @@ _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
 """Settings of a method that mean nothing to Adam."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FunctionConvergence:
-    """R-hat and effective sample sizes of function values; str() shows the worst of each.
-
-    Attributes:
-        rhat: rank-normalised split R-hat (Vehtari et al. 2021), (N, K) or (N,): above 1.01 chains do not agree yet.
-        ess_bulk: effective number of independent draws for means, the same shape; 400 or more are enough.
-        ess_tail: the same for 5 % and 95 % quantiles.
-        error: Monte Carlo error of the predicted mean, in standard deviations of the prediction.
-    """
-
-    rhat: np.ndarray
-    ess_bulk: np.ndarray
-    ess_tail: np.ndarray
-    error: np.ndarray
-
-    def __str__(self) -> str:
-        return (
-            f"largest R-hat {np.max(self.rhat):.3f}, smallest effective sample size "
-            f"{np.min(self.ess_bulk):.0f} (bulk) and {np.min(self.ess_tail):.0f} (tail), over "
-            f"{self.rhat.size} function values"
-        )
-
-
-def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
-    """Compare chains by their predicted means of the targets at some inputs.
-
-    Comparing weights would mislead: chains may sit in mirror images of a mode, with hidden units permuted.
-
-    Args:
-        posterior: the result of Markov chains, as of `NUTS` or `MCLMC`: two or more of at least 4 draws.
-        x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, are enough.
-
-    Raises:
-        InputError: a mixture, a posterior without chains, or with too few or too short chains.
-
-    Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
-        >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
-        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
-        >>> bnn.function_rhat(posterior, [[0.0], [0.25], [1.0]]).rhat.shape
-        (3,)
-    """
-    import arviz as az
-
-    if isinstance(posterior, Mixture):
-        raise InputError(f"R-hat compares the Markov chains of one fit, got a mixture of {len(posterior)}.")
-    chains = built(posterior.guide).chains()
-    if chains is None:
-        raise InputError(f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none.")
-    num_chains, num_draws = next(iter(chains.values())).shape[:2]
-    if num_chains < 2 or num_draws < _FEWEST_DRAWS:
-        raise InputError(
-            f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws, got {num_chains} of {num_draws}: set "
-            "`num_chains` and `num_draws`."
-        )
-    prediction = posterior.predict(x, draws={name: values.flatten(0, 1) for name, values in chains.items()})
-    means = prediction.draw_means.double().cpu().numpy()
-    values = means.reshape(num_chains, num_draws, *means.shape[1:])
-    with np.errstate(divide="ignore", invalid="ignore"):  # of values that never change
-        rhat, bulk = np.asarray(az.rhat(values)), np.asarray(az.ess(values, method="bulk"))
-        tail = np.asarray(az.ess(values, method="tail", prob=_TAILS))
-    variance = means.var(0)
-    total = variance + prediction.aleatoric_variance.double().cpu().numpy() if prediction.has_moments else variance
-    share = np.divide(variance, total, out=np.zeros_like(variance), where=total > 0)
-    error = np.sqrt(np.where(np.isfinite(total), share, 1.0) / bulk)
-    return FunctionConvergence(rhat, bulk, tail, error)
-
-
 class ElboGain(NamedTuple):
-    """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing."""
+    """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing.
+
+    It is that of a fit which `has_patience` or has not, the most certain of `num_fits` that were continued.
+    """
 
     mean: float
     stderr: float
     steps: int
     rate: float
     tolerance: float
+    has_patience: bool = False
+    num_fits: int = 1
 
     @property
     def p_value(self) -> float:
@@ -130,17 +65,13 @@ class _Continuation:
     def __init__(self, posterior: Posterior, method: SVI, train: Data, seed: int) -> None:
         bnn, guide = copy.deepcopy((posterior.bnn, posterior.guide), leftovers(posterior.bnn))
         bnn.train()
-        self._bnn, self._seed = bnn, seed
-        self._method = dataclasses.replace(
-            method,
-            batch_size=method.batch_size or posterior.record.batch_size or "all",
-            optimizer=resolve_optimizer("adam"),
-            schedule=None,
-            kl_warmup=0,
-            patience=None,
-            epochs=None,
-            steps=_CONTINUED_STEPS,
-        )
+        self._bnn = bnn
+        self._seed = seed
+        self._has_patience = method.patience is not None
+        batch_size = method.batch_size or posterior.record.batch_size or "all"
+        plain = dataclasses.replace(method, schedule=None, kl_warmup=0, patience=None, epochs=None)
+        adam = resolve_optimizer("adam")
+        self._method = dataclasses.replace(plain, batch_size=batch_size, optimizer=adam, steps=_CONTINUED_STEPS)
         self._source = make_source(train, bnn, self._method.batch_size, seed=seed)
         self._tolerance = method.tolerance_for(self._source.num_data)
         if method.tolerance is None:
@@ -167,7 +98,7 @@ class _Continuation:
             change, stderr = self._compare(mean, start)
         if not math.isfinite(change):
             change, stderr = 0.0, math.inf
-        return ElboGain(change, stderr, num_steps, fit.rate, self._tolerance)
+        return ElboGain(change, stderr, num_steps, fit.rate, self._tolerance, has_patience=self._has_patience)
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:
         """Return the objective at new parameters less the objective at old parameters, and the standard error."""
@@ -189,17 +120,17 @@ class _Continuation:
         return terms[:, 0] - self._method.temperature * terms[:, 1]
 
 
-def continued_gain(posterior: Posterior | Mixture, train: Data, seed: int) -> tuple[ElboGain, bool, int] | None:
+def continued_gain(posterior: Posterior | Mixture, train: Data, seed: int) -> ElboGain | None:
     """Continue a fit of fixed length, or the first members of a mixture, and return the most certain gain.
 
-    With it come whether that fit had patience, and the number of members. None where a fit cannot be continued.
+    None where a fit cannot be continued.
     """
     members = posterior.members[:_MOST_MEMBERS]
     pairs = [(member, method) for member in members if (method := _method_of(member)) is not None]
     if len(pairs) < len(members):
         return None
-    gains = [(_Continuation(*pair, train, seed).gain(), pair[1].patience is not None) for pair in pairs]
-    return (*min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean)), len(members))
+    gains = [_Continuation(*pair, train, seed).gain() for pair in pairs]
+    return min(gains, key=lambda gain: (gain.p_value, -gain.mean))._replace(num_fits=len(gains))
 
 
 def _method_of(posterior: Posterior) -> SVI | None:
