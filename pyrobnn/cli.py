@@ -147,7 +147,7 @@ def fit(
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name of the file> if not given.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")] = False,
 ) -> None:
-    """Fit a table or a spec file, and write a run folder. After an interruption the same command goes on."""
+    """Fit a table or a spec file, and write a run folder. The same command goes on with an interrupted fit by SVI."""
     options = {"target": target, "task": task, "drop": drop, "groups": groups, "test_last": test_last}
     options |= {"categories": categories, "sep": sep, "decimal": decimal, "encoding": encoding}
     given = {name: value for name, value in options.items() if value not in (None, [])}
@@ -161,8 +161,7 @@ def fit(
 
     spec = RunSpec.from_dict(tables)
     _say("\n".join(lines))
-    result = run(spec, folder, progress=sys.stderr.isatty(), overwrite=overwrite, tell=_say)
-    _say(result.summary)
+    _say(run(spec, folder, progress=sys.stderr.isatty(), overwrite=overwrite, tell=_say).summary)
 
 
 @app.command(epilog=_such_as("diagnose runs/house"))
@@ -178,8 +177,7 @@ def diagnose(run_dir: Path) -> None:
     for finding in diagnosis.findings:
         mark = typer.style(finding.kind, fg=_MARKED[finding.kind], bold=finding.kind == "warning")
         typer.echo(f"{mark}: {printable(finding.said('command'))}")
-    warned = counted(num, "warning") if (num := len(diagnosis.warnings)) else "No warnings"
-    _say(f"{warned} from {counted(len(diagnosis.findings), 'check')}.")
+    _say(f"{counted(len(diagnosis.warnings), 'warning')} from {counted(len(diagnosis.findings), 'check')}.")
 
 
 @app.command(epilog=_such_as("compare runs/house runs/no-street"))
@@ -210,7 +208,10 @@ def predict(
         _check_out(out, table)
     with waiting(_LOADING):
         from pyrobnn.runs.predict import predict_table, rounded, write_table
+        from pyrobnn.runs.run import read_diagnosis
 
+    if (diagnosis := read_diagnosis(run_dir)).mood == "bad":
+        typer.echo(f"{run_dir}: {printable(diagnosis.conclusion)}", err=True)
     predictions = rounded(predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True)))
     if out is None:
         predictions.to_csv(sys.stdout, index=False)

@@ -376,11 +376,16 @@ def test_a_category_of_held_out_rows_is_known_then(linear, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
-def test_large_tables_have_one_fit(linear, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
-    large = run(linear_spec(linear, fit={"type": "svi", "steps": 3}), tmp_path / "large", progress=False)
-    assert large.final is large.evidence.posterior
-    assert not (large.path / ALL_ROWS).exists()
+@pytest.mark.parametrize(("most", "groups"), [(39, None), (2000, "group")])
+def test_large_tables_and_those_of_groups_have_one_fit(most, groups, linear, tmp_path, monkeypatch):
+    """A fit to all groups is not judged on new ones."""
+    monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", most)
+    pd.read_csv(linear).assign(group=np.arange(40) % 8).to_csv(linear, index=False)
+    data = {"path": str(linear), "target": "y", "drop": ["group"] if groups is None else []}
+    spec = linear_spec(linear, data=data | {"groups": groups}, fit={"type": "svi", "steps": 3})
+    result = run(spec, tmp_path / "run", progress=False)
+    assert result.final is result.evidence.posterior
+    assert not (result.path / ALL_ROWS).exists()
 
 
 @pytest.mark.usefixtures("no_report")

@@ -17,7 +17,7 @@ from pyrobnn.metrics.base import digits
 from pyrobnn.verdict.evidence import Evidence
 
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-_NUM_MAIN, _NUM_SHOWN = 9, 3  # scores that the report shows at once, and the terminal after the first sentence
+_NUM_MAIN, _NUM_SHOWN = 9, 3  # scores that the report shows at once, and the terminal after a share
 _NONE = 0.005  # the share of the variance that counts as none
 _MOST_FREQUENT_SHARE = 0.8  # of the most frequent class, from which on accuracy says little
 
@@ -96,10 +96,9 @@ def concluded(diagnosis: Diagnosis, folder: str, between: Sequence[str] = ()) ->
 
 
 def score_lines(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence) -> str:
-    """Return the scores that matter most as a table for the terminal, but for that of the first sentence."""
+    """Return the scores that matter most as a table for the terminal, but for the first, R² or the share of right."""
     rows = [(f"{len(evidence.held_out or ())} held-out rows", "pyrobnn", *baselines)]
-    first = leading(scores, baselines)
-    for name in [name for name in score_rows(scores)[0] if name != first][:_NUM_SHOWN]:
+    for name in score_rows(scores)[0][1 : 1 + _NUM_SHOWN]:
         cells = (shown(name, entries[name]) if name in entries else "" for entries in (scores, *baselines.values()))
         rows.append((name_of(name, scores[name]), *cells))
     return aligned(rows)

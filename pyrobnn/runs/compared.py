@@ -50,7 +50,8 @@ class Comparison:
     def __str__(self) -> str:
         told = [self.verdict]
         for name, paired in self.differences.items():
-            rows: list[Sequence[str]] = [(f"{self.num_test} held-out rows", self.best, name, "difference", "p-value")]
+            last = "" if paired["p_value"].isna().all() else "p-value"
+            rows: list[Sequence[str]] = [(f"{self.num_test} held-out rows", self.best, name, "difference", last)]
             for key in [key for key in score_rows(self.scores[name])[0] if key in paired.index]:
                 scores = (shown(key, self.scores[run][key]) for run in (self.best, name))
                 row: Any = paired.loc[key]

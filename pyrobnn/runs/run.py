@@ -210,9 +210,10 @@ def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
 def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., Any]) -> RunResult:
     """Return the result with the fit that predicts new rows: to all rows of a small table, unless it is worse.
 
-    Data sets by name have a test part for comparisons.
+    Data sets by name have a test part for comparisons. No groups are left to judge a fit to all rows for new groups.
     """
-    if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
+    is_small = len(prepared.dataset.data) <= _MOST_ROWS_OF_A_SECOND_FIT
+    if prepared.dataset.encoder is None or prepared.spec.data.groups is not None or not is_small:
         return judged
     spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
     train, validation, started = dataset.to_fit(), None, time.perf_counter()
@@ -222,7 +223,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., A
         spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=width))
     test, bnn = dataset.split(spec.data.split)[1], BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
     whole = Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
-    with phase(f"fitting all {counted(len(train), 'row')}, for predictions"):
+    with phase(f"fitting all {counted(len(dataset.data), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)
         pairs = (whole, final), (prepared, judged.final)
         found, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
@@ -230,7 +231,7 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., A
             return judged
         with new_folder(judged.path / files.ALL_ROWS) as place:
             _write_fit(place, whole, final, time.perf_counter() - started)
-    return dataclasses.replace(judged, final=final, num_learned=len(train))
+    return dataclasses.replace(judged, final=final, num_learned=len(dataset.data))
 
 
 def predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
@@ -251,7 +252,7 @@ def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     from pyrobnn.report import Facts, render
 
     place, spec, dataset, evidence = result.path, prepared.spec, prepared.dataset, result.evidence
-    encoder, num, notes = dataset.encoder, len(evidence.train), [str(prepared.choice), *dataset.notes]
+    encoder, num, notes = dataset.encoder, round(evidence.train.total_weight), [str(prepared.choice), *dataset.notes]
     if result.final is not evidence.posterior:
         notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
     facts = Facts(
