@@ -61,6 +61,8 @@ def test_a_method_in_python_keeps_its_guide():
     spec = RunSpec(data=DataSpec(name="sinusoid"), fit=FitSpec(method=bnn.SVI(guide="map")))
     assert spec.guide == bnn.guides.Map()
     assert RunSpec.from_dict(spec.as_dict()) == spec
+    with pytest.raises(InputError, match="`guide` and `settings` are for the default method: set them in the"):
+        FitSpec(method=bnn.SVI(), guide="map")
 
 
 CHANGED = {
