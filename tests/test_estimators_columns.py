@@ -220,11 +220,11 @@ def test_importance_and_effects_of_a_date_are_those_of_its_columns():
     groups = model.encoder_.positions()
     table = bnn.metrics.permutation_importance(model.posterior_, data, groups=groups, num_draws=5, seed=0)
     assert set(table.index) == set(STAYS_X)
-    figure = bnn.plots.effects(
-        model.posterior_, data, groups=groups, num_draws=5, first_days=model.encoder_.first_days()
-    )
+    layout = model.encoder_.layout()
+    figure = bnn.plots.effects(model.posterior_, data, groups=groups, layout=layout, num_draws=5)
     assert [axis.get_xlabel() for axis in figure.axes] == list(STAYS_X)
-    assert model.encoder_.first_days() == {"from": "2023-11-20 06:00:00", "booked": "2023-01-02 00:00:00"}
+    starts = {one.column: one.start for one in layout if one.start and one.name.endswith("(days)")}
+    assert starts == {"from": "2023-11-20 06:00:00", "booked": "2023-01-02 00:00:00"}
 
 
 # Names

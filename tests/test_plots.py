@@ -19,6 +19,7 @@ from pyrobnn.inference import History
 from pyrobnn.plots._style import close
 from pyrobnn.plots.predictive import _densities, _envelope
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
+from pyrobnn.tables.columns import Input
 
 FIT = {"seed": 0, "engine": "eager", "progress": False}
 
@@ -353,7 +354,9 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
     model = bnn.BNN(bnn.MLP(4, [], 1), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
     groups = {"size": [0], "rooms": [1], "kind": [2, 3]}
-    figure = plots.effects(posterior, data, groups=groups, num_draws=40)
+    layout = [Input(name, name, name) for name in ("size", "rooms")]
+    layout += [Input(f"kind={one}", "kind", f"kind: {one}", category=one) for one in ("flat", "house")]
+    figure = plots.effects(posterior, data, groups=groups, layout=layout, num_draws=40)
     assert [axis.get_xlabel() for axis in figure.axes] == ["size", "rooms", "kind"]
     shown = {"size": None, "rooms": np.array([[0], [1], [2]]), "kind": np.array([[1, 0], [0, 1]])}
     for axis, (name, places) in zip(figure.axes, groups.items(), strict=True):
@@ -402,8 +405,11 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
     """A linear model: the mean over the examples of w x + b, with the parts of a column as they occur together."""
     data = gappy_dates()
     posterior = bnn.BNN(bnn.MLP(6, [], 1)).fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
+    columns = ["rain", "age", *["listed"] * 3, "age"]
+    layout = [Input(name, column, name) for name, column in zip(data.feature_names, columns, strict=True)]
+    layout[2:] = [layout[2]._replace(start="2022-03-01"), *layout[3:5], layout[5]._replace(is_mark=True)]
     groups = {"rain": [0], "age": [1, 5], "listed": [2, 3, 4]}
-    figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40, layout=layout)
     x = data.x.numpy()
 
     rain, age, listed = figure.axes

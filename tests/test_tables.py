@@ -100,8 +100,7 @@ def test_a_decimal_comma_is_refused_with_its_option(cells, given):
 
 
 OPEN = {
-    "thousands": (["567", "812", "1.468"], None, [567.0, 812, 1.468], True),
-    "all thousands": (["1.468", "12.500", "0"], None, [1.468, 12.5, 0], True),
+    "thousands": (['"567"', '"1,468"'], None, [567.0, 1468], True),
     "told": (["567", "812", "1.468"], ".", [567.0, 812, 1.468], False),
     "told commas": (["567", "812", "1.468"], ",", [567.0, 812, 1468], False),
     "decimals": (["567", "812.5", "1.468"], None, [567.0, 812.5, 1.468], False),
@@ -119,7 +118,7 @@ def test_columns_that_two_marks_of_decimals_suit_are_named_and_take_the_one_told
     (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
     found, encoder, x = learned(tmp_path / "t.csv", decimal=decimal, task="regression")
     assert x[:, 0].tolist() == values * 8
-    said = "column 'a': '1.468' is read as 1.468; if its point marks thousands: --decimal ,"
+    said = "column 'a': '1,468' is read as 1468; if its comma marks decimals: --decimal ,"
     assert list(found.notes) == [said] * is_open
     (tmp_path / "new.csv").write_text(f"a,y\n{cells[-2]},0\n")
     assert encoder.transform(tmp_path / "new.csv").tolist() == [values[-2:-1]]
@@ -200,10 +199,13 @@ def test_inputs_know_the_column_that_they_come_from(categories, given):
     days = pd.date_range("2020-01-01", periods=40, freq="37D").strftime("%Y-%m-%d")
     size = [None if row == 7 else float(row) for row in range(40)]
     table = pd.DataFrame(
-        {"kind": [*"abcd"] * 10, "size": size, "day": days, "day (": range(40), "y": np.arange(40) / 40}
+        {"kind": [*"abcd"] * 10, "size": size, "day": days, "day (": range(40), "kind_b": size, "y": np.arange(40) / 40}
     )
     _, encoder, x = learned(given(table), categories=categories, missing="impute")
     columns = encoder.positions()
+    said = {one.name: one.said for one in encoder.layout()}
+    assert categories == "ordinal" or (said["kind_b"], said["kind_b_2"]) == ("kind_b", "kind: b")
+    assert said["missingindicator_size"] == "'size' is missing"
     assert sorted(position for each in columns.values() for position in each) == list(range(x.shape[1]))
     other = table.assign(kind=[*"bcda"] * 10, size=size[::-1], day=days[::-1])
     for name in ("kind", "size", "day"):
@@ -245,7 +247,7 @@ def test_ordered_categories_become_numbers_in_their_order(case, tmp_path):
     if case == "categorical":
         for later in (values.reorder_categories(LEVELS[::-1]), list(values), pd.Categorical(list(values))):
             np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"c": later})), x)
-        with pytest.raises(InputError, match="'c' holds 'new', and its order is low < medium < high"):
+        with pytest.raises(InputError, match="'c' holds 'new', in row 0, and its order is low < medium < high"):
             encoder.transform(pd.DataFrame({"c": ["new", "low"]}))
         table.to_parquet(tmp_path / "t.parquet")
         found = load_table(tmp_path / "t.parquet", "c")
@@ -334,6 +336,13 @@ def test_new_dates_are_read_as_in_training(given):
             encoder.read(given(pd.DataFrame({"a": [cell]})))
 
 
+@pytest.mark.parametrize("first", [lambda i: i + 0.5, lambda i: f"1,00{i % 9}.5"])
+def test_a_decimal_comma_in_new_rows_is_refused_with_its_option(first, given):
+    _, encoder, _ = learned(given(frame_of(a=first)))
+    with pytest.raises(InputError, match=r"but text in row [12], such as '1,5': .*decimals, (--decimal ,|X\['a)"):
+        encoder.read(given(frame_of(a=lambda i: "1,5" if i == 1 else "2.5")))
+
+
 BERLIN = pd.Series(pd.date_range("2023-03-20", periods=ROWS, freq="9h", tz="Europe/Berlin"))  # summer time begins
 UTC, LOCAL, BAKU = BERLIN.dt.tz_convert("UTC"), BERLIN.dt.tz_localize(None), BERLIN.dt.tz_convert("Asia/Baku")
 DATES = {
@@ -378,7 +387,10 @@ REFUSED = {
     "names of rows": ({"a": lambda i: f"name{max(i, 1)}"}, r"or dates, (leave it out \(--drop a\)|drop it)"),
     "no value": ({"a": [None] * ROWS}, r"'a' has no value in any row \(NaN\): (leave|drop)"),
     "infinite": ({"a": lambda i: np.inf if i == 2 else 1.0 * i}, "'a' must be finite, and is inf in row [23]: drop"),
-    "a date's name": ({"a": DAYS.strftime("%Y-%m-%d"), "a (days)": Y}, r"'a \(days\)', and its dates make one"),
+    "some zones": (
+        {"a": lambda i: f"2023-03-{i + 1:02d}T00:00" + "+02:00" * (i % 2)},
+        "'a' holds dates with a time zone, as '2023-03-02T00:00.02:00', and without, as '2023-03-01T00:00': write",
+    ),
 }  # fmt: skip
 
 
@@ -462,7 +474,7 @@ OF_TARGETS = {
     "dates": (DAYS, None, "'y' holds dates: turn them"),
     "text": ([*"abcd"] * 6, "regression", "'y' must be numeric for a regression, and holds text, such as 'a' in rows"),
     "reals": (Y, "classification", "must hold whole numbers or text for a classification"),
-    "task": (Y, "ranking", "`task` must be one of None, 'regression', 'classification', got 'ranking'"),
+    "task": (Y, "ranking", "`task` must be 'regression' or 'classification', got 'ranking'"),
     "names": ([f"k{i}" for i in range(60)], None, "holds 60 different texts in 60 rows, such as 'k0', too many for cl"),
     "null": (["a", "k\0l"] * 12, None, "has a class with a null character"),
 }
@@ -656,6 +668,15 @@ def test_rows_like_those_of_training_are_not_marked(draw):
 
 
 def test_columns_of_an_earlier_version_are_refused():
-    with pytest.raises(InputError, match="stored by an earlier version of pyrobnn: fit it again"):
-        Encoder.stored({"categories": "onehot", "missing": "raise", "columns": {}, "read": {}})
+    stored = {"categories": "onehot", "missing": "raise", "columns": {}, "decimal": None}
+    assert Encoder.stored(stored) == Encoder("onehot", "raise", {}, None)
+    for column in ({"kind": "numbers", "start": "2020-01-01"}, {"kind": "texts"}, {"lacks": True}, ["a"]):
+        with pytest.raises(InputError, match="stored by an earlier version of pyrobnn: fit it again"):
+            Encoder.stored(stored | {"columns": {"a": column}})
+    for wrong in ({"range": [1.0]}, {"range": ["a", "b"]}, {"lacks": "some"}, {"decimal": ";"}):
+        with pytest.raises(InputError, match="columns of this run were changed"):
+            Encoder.stored(stored | {"columns": {"a": {"kind": "numbers"} | wrong}})
+    for wrong in ({"start": "long ago"}, {"phases": ["moon"]}):
+        with pytest.raises(InputError, match="columns of this run were changed"):
+            Encoder.stored(stored | {"columns": {"a": {"kind": "dates"} | wrong}})
     assert Encoder.stored(None, ["b", "a"]).transform(pd.DataFrame({"a": [1.0], "b": [2.0]})).tolist() == [[2.0, 1.0]]

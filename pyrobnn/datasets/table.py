@@ -16,7 +16,7 @@ from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
 from pyrobnn.tables import Table, read
-from pyrobnn.tables.cells import TEXTS, teaches_nothing
+from pyrobnn.tables.cells import teaches_nothing
 from pyrobnn.tables.files import ending
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
 
 def _gaps(columns: "pd.DataFrame", table: Table) -> list[str]:
     """Return a line for each column of numbers or dates with missing values in these rows."""
-    counts = {name: int(columns[name].isna().sum()) for name, how in table.how.items() if how["kind"] != TEXTS}
+    counts = {name: int(columns[name].isna().sum()) for name, how in table.how.items() if how.kind != "categories"}
     advice = ": leave it out if a fit without it is as good (--drop {})"
     return [
         f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, drawn given the other "

@@ -363,7 +363,7 @@ class AbstractBNN(BaseEstimator):
 
         evidence = self._evidence(X, y, held_out)
         data = evidence.train if evidence.held_out is None else evidence.held_out
-        facts = Facts(first_days=self.encoder_.first_days())
+        facts = Facts(layout=self.encoder_.layout())
         found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
         page = render(evidence, found, scores, simple_scores(evidence, data), facts)
         with new_file(Path(path)) as file:

@@ -16,7 +16,6 @@ from pyrobnn.data.loader import in_memory
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.tables.cells import with_marks
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,7 +41,7 @@ def permutation_importance(
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
         data: the held-out data, at least two examples: `Data`, a pair (x, y), or a loader. Weights count as rows.
         groups: positions of columns that are shuffled together, by name; of an estimator they are
-            `estimator.encoder_.positions()`. If not given, each column is by itself, with the mark of its gaps.
+            `estimator.encoder_.positions()`. If not given, each column is by itself.
         num_shuffles: number of shuffles of each column.
         num_draws: number of posterior draws; at least the members of a mixture.
         seed: seed of the shuffles.
@@ -76,7 +75,7 @@ def permutation_importance(
     drawn: Any = functools.partial(generator.choice, size=len(x), p=shares)
     drawn = generator.permutation if data.weights is None else drawn
     orders = torch.as_tensor(np.stack([drawn(len(x)) for _ in range(num_shuffles)]))
-    named = groups or with_marks(data.feature_names)
+    named = groups or {name: [at] for at, name in enumerate(data.feature_names)}
     rows = {}
     for some in itertools.batched(named.items(), max(1, _ROWS_AT_ONCE // (num_shuffles * len(x)))):
         tables = x.repeat(len(some), num_shuffles, 1)

@@ -22,7 +22,7 @@ from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.tables.cells import MARK, category_name, with_marks
+from pyrobnn.tables.columns import Input
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,24 +51,24 @@ def effects(
     groups: Mapping[str, Sequence[int]] | None = None,
     num_draws: int = 100,
     class_names: Sequence[str] = (),
-    first_days: Mapping[str, str] | None = None,
+    layout: Sequence[Input] = (),
 ) -> Figure:
     """Draw how the mean prediction changes with each column, with an epistemic band of ±2 standard deviations.
 
     The column is set to a value in all examples, their other columns stay, and the predictions are averaged (partial
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur. Of several targets,
     the first; of classes, the probability of class 1 of two, else of the most frequent one. At most 100 examples that
-    lack no number, and 6 columns. A dot shows the mean where a number is missing, by a column "missingindicator_...".
+    lack no number, and 6 columns.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
         data: the examples that are averaged over: `Data`, a pair (x, y), or a loader.
         groups: positions of columns that are set together, by name, such as the columns of a category; of an estimator
-            they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one that marks
-            where it is missing.
+            they are `estimator.encoder_.positions()`. If not given, each column is by itself.
         num_draws: number of posterior draws; at least the members of a mixture.
         class_names: names of the classes; their numbers if not given.
-        first_days: by name, the first day of columns that count days; their axes then show dates.
+        layout: what each column is, `estimator.encoder_.layout()`. Axes then name categories and dates, and a dot shows
+            the mean where a number is missing.
 
     Raises:
         InputError: no posterior, or inputs that are no table.
@@ -87,14 +87,15 @@ def effects(
     has_numbers = ~x.isnan().any(1)
     x = x[has_numbers] if has_numbers.any() else x.nan_to_num()
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_EXAMPLES, len(x))).round().astype(int)]
-    named = groups or with_marks(data.feature_names)
+    layout = layout or [Input(name, name, name) for name in data.feature_names]
+    named = groups or {one.name: [place] for place, one in enumerate(layout)}
     columns = {name: list(places) for name, places in [*named.items()][:_MOST_COLUMNS]}
     curves = []
-    for name, places in columns.items():
-        levels = _levels(x[:, places], [data.feature_names[place] for place in places], name)
+    for places in columns.values():
+        levels = _levels(x[:, places], [layout[place] for place in places])
         prediction = posterior.predict(_changed(examples, places, levels), num_draws=num_draws)
         curves.append(_Curve.of(prediction, levels, data, class_names))
-    figure = _figure(columns, curves, data.feature_names, first_days or {})
+    figure = _figure(columns, curves, layout)
     if len(columns) < len(named):
         figure.supxlabel(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
     return figure
@@ -103,18 +104,17 @@ def effects(
 def _figure(
     columns: Mapping[str, list[int]],
     curves: "Sequence[_Curve]",
-    feature_names: Sequence[str],
-    first_days: Mapping[str, str],
+    layout: Sequence[Input],
 ) -> Figure:
     """Return a figure with a panel for each column; all have the same limits."""
     figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
     low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
     margin = _FREE_SHARE_ABOVE * (high - low) or 1.0
     for number, (axis, (name, places), curve) in enumerate(zip(axes, columns.items(), curves, strict=True)):
-        start = first_days.get(name)
+        start = layout[places[0]].start
         _draw(axis, curve, first_day=start)
         is_part = len(curve.levels.places) > _MOST_DOTS and start is None
-        axis.set_xlabel(plain(feature_names[places[0]] if is_part else name))
+        axis.set_xlabel(plain(layout[places[0]].name if is_part else name))
         axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axis.set_ylim(low - margin, high + margin)
         axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
@@ -136,17 +136,17 @@ class _Levels:
     names: list[str]  # of the places, if they are categories
 
 
-def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
-    """Return the levels of inputs (N, P) with these names that are made from one column of a table.
+def _levels(columns: Tensor, made: Sequence[Input]) -> _Levels:
+    """Return the levels of inputs (N, P) that are made from one column of a table.
 
     Parts of a date keep together: each level has the rows of neighbouring days.
     """
-    marks = torch.tensor([one.startswith(MARK) for one in made], device=columns.device)
+    marks = torch.tensor([one.is_mark for one in made], device=columns.device)
     is_gap = columns[:, marks].any(1)
     is_category = len(made) > 1 and not marks.any() and ((columns == 0) | (columns == 1)).all()
     if is_category and (columns.sum(1) <= 1).all():
         distinct = columns.unique(dim=0).flip(0)  # in the order of their positions
-        words = [plain(category_name(one, name)) for one in made]
+        words = [plain(one.name if one.category is None else one.category) for one in made]
         names = [next((word for word, on in zip(words, row, strict=True) if on), "none") for row in distinct]
         return _Levels(np.arange(len(distinct)), [*distinct[:, None]], names)
     known = columns[~is_gap]

@@ -26,7 +26,7 @@ from pyrobnn.plots.classification import draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.report import words
-from pyrobnn.tables.cells import input_name, with_marks
+from pyrobnn.tables.columns import Input
 from pyrobnn.verdict.evidence import Evidence
 
 _AUDIT_DRAWS, _MOST_AUDITS = 300, 30
@@ -52,7 +52,7 @@ class Facts:
     Attributes:
         spec: the settings of the run, whose remedies are options of the command line; None where they are calls.
         manifest: versions, seed, device and time, as nested tables.
-        first_days: the first days of the table's columns of dates.
+        layout: what each input is, of a table of columns.
         notes: lines on what was assumed in reading the data.
         doubts: lines on columns to look at.
         folder: the run folder, for commands.
@@ -64,7 +64,7 @@ class Facts:
 
     spec: Any = None
     manifest: Mapping[str, Any] = MappingProxyType({})
-    first_days: Mapping[str, str] = MappingProxyType({})
+    layout: Sequence[Input] = ()
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
     folder: str = ""
@@ -88,11 +88,10 @@ def render(
         '<!doctype html>'
     """
     posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
-    by_place = evidence.columns or with_marks(train.feature_names)
     with ignored_warnings("The mean, and with it the deviation"):  # where columns are shuffled or set to other values
-        drawn = _figures(evidence, facts.first_days, has_means="rmse" in scores)
+        drawn = _figures(evidence, facts.layout, has_means="rmse" in scores)
         figures = {name: _png(figure) for name, figure in drawn}
-    inputs = [input_name(train.feature_names[at], name) for name, places in by_place.items() for at in places]
+    inputs = [one.said for one in facts.layout] or [*train.feature_names]
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     parts = {"train on": train} | ({} if evidence.held_out is None else {"score": evidence.held_out})
@@ -124,7 +123,7 @@ def render(
     return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
 
 
-def _figures(evidence: Evidence, first_days: Mapping[str, str], *, has_means: bool) -> Iterator[tuple[str, Figure]]:
+def _figures(evidence: Evidence, layout: Sequence[Input], *, has_means: bool) -> Iterator[tuple[str, Figure]]:
     """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
     posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
     scored = train if evidence.held_out is None else evidence.held_out
@@ -148,7 +147,7 @@ def _figures(evidence: Evidence, first_days: Mapping[str, str], *, has_means: bo
     elif prediction.has_quantiles:
         yield "coverage", _alone(draw_coverage, prediction, y, target)
     if num_inputs != 2:  # a plane shows what two columns do
-        yield from _of_columns(evidence, scored, first_days, has_means=is_classes or has_means)
+        yield from _of_columns(evidence, scored, layout, has_means=is_classes or has_means)
     if len(scored) >= _FEWEST_FOR_CURVES:
         yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=names)
     if history is not None and len(history):
@@ -156,10 +155,11 @@ def _figures(evidence: Evidence, first_days: Mapping[str, str], *, has_means: bo
 
 
 def _of_columns(
-    evidence: Evidence, scored: Data, first_days: Mapping[str, str], *, has_means: bool
+    evidence: Evidence, scored: Data, layout: Sequence[Input], *, has_means: bool
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the importance and the effects of columns, from as many rows as a second or two allow."""
-    posterior, columns = evidence.posterior, evidence.columns or with_marks(scored.feature_names)
+    posterior = evidence.posterior
+    columns = evidence.columns or {name: [at] for at, name in enumerate(scored.feature_names)}
     if not 1 < len(columns) <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (len(columns) * _SHUFFLES)))
@@ -171,7 +171,7 @@ def _of_columns(
     pictures = {"importance": plots.importance(table)}
     if has_means:
         groups = {str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]}
-        options: Any = {"class_names": evidence.class_names, "first_days": first_days}
+        options: Any = {"class_names": evidence.class_names, "layout": layout}
         pictures["effects"] = plots.effects(posterior, scored, groups=groups, num_draws=draws, **options)
         width, height = pictures["effects"].get_size_inches()  # the two stand beside each other
         beside = pictures["importance"]

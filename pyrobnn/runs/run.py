@@ -258,7 +258,7 @@ def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     facts = Facts(
         spec=spec.as_dict(),
         manifest=files.read_json(place / "manifest.json"),
-        first_days={} if encoder is None else encoder.first_days(),
+        layout=() if encoder is None else encoder.layout(),
         notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
         folder=folder,

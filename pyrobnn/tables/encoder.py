@@ -1,23 +1,17 @@
 """From the columns of a table to a matrix of numbers, and what in new rows lies outside of what was learned."""
 
-import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError, listed
-from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded
+from pyrobnn._core.settings import setting
+from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers
 from pyrobnn.tables.files import Dialect
 from pyrobnn.tables.reading import Table, read_again
-from pyrobnn.tables.texts import How, date_names, dates_in_words, day, learned_dates
-
-_BEYOND = 0.5
-"""Share of a column's range in the fit; further beyond it a smooth function may have turned."""
 
 
 class Outside(NamedTuple):
@@ -38,7 +32,7 @@ class Outside(NamedTuple):
         return f"{such}: the data say little of predictions there."
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@setting
 class Encoder:
     """From a table of numbers, dates and categories to a matrix of numbers, as learned from the rows of a fit.
 
@@ -48,44 +42,33 @@ class Encoder:
     Attributes:
         categories: "onehot" or "ordinal".
         missing: "raise" or "impute".
-        columns: how each column is read, and what was learned of it.
+        columns: what each column is, and what was learned of it.
         decimal: the mark of decimals in texts; None for a point.
     """
 
-    categories: str
-    missing: str
-    columns: Mapping[str, How]
-    decimal: str | None = None
+    categories: Literal["onehot", "ordinal"]
+    missing: Literal["raise", "impute"]
+    columns: dict[str, Column]
+    decimal: Decimal | None
 
     @classmethod
     def learn(
-        cls, columns: pd.DataFrame, how: Mapping[str, How], *, categories: Any, missing: str, decimal: str | None = None
+        cls, columns: pd.DataFrame, how: Mapping[str, Column], *, categories: Any, missing: Any, decimal: Any = None
     ) -> Self:
         """Return the encoder that rows teach, of columns as `read` returns them."""
-        learned = {name: one.copy() for name, one in how.items()}
-        for name, one in learned.items():
-            if one["kind"] == DATES:
-                one["start"], one["phases"] = learned_dates(columns[name])
-            if one["kind"] == TEXTS and "order" not in one:
-                one["values"] = _sorted(set(columns[name]))
-        numbers = expanded(columns, learned)
-        for name, one in learned.items():
-            if "values" not in one:
-                column = numbers[f"{name} (days)" if one["kind"] == DATES else name]
-                one["lack"] = bool(column.isna().any())
-                if one["kind"] != TEXTS and not column.isna().all():
-                    one["range"] = [float(column.min()), float(column.max())]
-        told = [categories] if isinstance(categories, str) else categories
-        return cls("ordinal" if "ordinal" in told else "onehot", missing, learned, decimal)
+        learned = {name: one.learned(columns[name]) for name, one in how.items()}
+        return cls("ordinal" if "ordinal" in categories else "onehot", missing, learned, decimal)
 
     @classmethod
     def stored(cls, values: Mapping[str, Any] | None, names: Sequence[str] = ()) -> Self:
         """Return the encoder of which `dataclasses.asdict` made these values; without any, that of plain numbers."""
         if values is None:
-            return cls("onehot", "raise", {name: {"kind": NUMBERS} for name in names})
-        if {*values} != {field.name for field in dataclasses.fields(cls)}:
-            raise InputError("The columns of this run were stored by an earlier version of pyrobnn: fit it again.")
-        return cls(**values)
+            return cls("onehot", "raise", {name: Numbers() for name in names}, None)
+        try:
+            return cls(**values)
+        except InputError as error:
+            text = "The columns of this run were changed, or stored by an earlier version of pyrobnn: fit it again."
+            raise InputError(f"{text} {error}") from None
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
@@ -97,74 +80,64 @@ class Encoder:
 
     def matrix(self, columns: pd.DataFrame) -> np.ndarray:
         """Return the matrix, float64 with NaN in gaps, of columns as `read` returned them."""
-        return np.asarray(self._transformer.transform(expanded(columns, self.columns)), dtype=np.float64)
+        made = {name: one.numbers(columns[name]) for name, one in self.columns.items()}
+        categories = self._categories
+        numbers = [values for name, values in made.items() if name not in categories]
+        marks = [np.isnan(made[name]) for name, one in self.columns.items() if one.lacks and name not in categories]
+        codes = [made[name] for name in categories]
+        if self.categories == "onehot":
+            codes = [made[name] == np.arange(len(one.values)) for name, one in categories.items()]
+        return np.concatenate([*numbers, *marks, *codes], axis=1, dtype=np.float64)
 
-    @cached_property
-    def _transformer(self) -> Any:
-        from sklearn.compose import ColumnTransformer
-        from sklearn.impute import MissingIndicator
-        from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+    @property
+    def _categories(self) -> dict[str, Categories]:
+        """The columns of categories without an order."""
+        return {name: one for name, one in self.columns.items() if isinstance(one, Categories) and not one.is_ordered}
 
-        numbers, values = self._numbers, self._values
-        known: Any = [np.array(each, dtype=object) for each in values.values()]
-        onehot = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-        ordinal = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=-1)
-        gaps = [part for name, part in numbers if self.columns[name].get("lack")]
-        steps = [
-            ("numbers", "passthrough", [part for _, part in numbers]),
-            ("gaps", MissingIndicator(features="all"), gaps),
-            ("categories", onehot if self.categories == "onehot" else ordinal, list(values)),
+    def layout(self) -> list[Input]:
+        """Return what each column of the matrix is; a repeated name gets a number."""
+        inputs = [
+            Input(part, name, part, start=one.start if isinstance(one, Dates) else None)
+            for name, one in self.columns.items()
+            for part in one.names(name)
+            if name not in self._categories
         ]
-        row = {part: pd.Series([0.0]) for _, part in numbers}
-        row |= {name: pd.Series(each[:1], dtype=object) for name, each in values.items()}
-        return ColumnTransformer(steps).fit(pd.DataFrame(row))
-
-    @property
-    def _values(self) -> dict[str, list[str | None]]:
-        """The categories of each column of them."""
-        return {name: how["values"] for name, how in self.columns.items() if "values" in how}
-
-    @property
-    def _numbers(self) -> list[tuple[str, str]]:
-        """The columns of numbers, dates as several, and the columns of the table behind them."""
-        columns = {name: how for name, how in self.columns.items() if "values" not in how}
-        parts = {name: date_names(name, how) if how["kind"] == DATES else [name] for name, how in columns.items()}
-        return [(name, part) for name in columns for part in parts[name]]
-
-    def _layout(self) -> list[tuple[str, str]]:
-        """Return for each column of the matrix the column of the table behind it, and a name."""
-        numbers, is_onehot = self._numbers, self.categories == "onehot"
-        gaps = [(name, f"{MARK}{part}") for name, part in numbers if self.columns[name].get("lack")]
-        made = {name: [f"{name}_{one}" for one in each] if is_onehot else [name] for name, each in self._values.items()}
-        return [*numbers, *gaps, *((name, one) for name, each in made.items() for one in each)]
+        inputs += [
+            Input(f"missingindicator_{name}", column, f"{name!r} is missing", is_mark=True)
+            for name, column, *_ in inputs
+            if self.columns[column].lacks
+        ]
+        for name, each in self._categories.items():
+            words = {f"{name}_{value}": "missing" if value is None else value for value in each.values}
+            onehot = [Input(one, name, f"{name}: {word}", category=word) for one, word in words.items()]
+            inputs += onehot if self.categories == "onehot" else [Input(name, name, name)]
+        unique: dict[str, Input] = {}
+        for one in inputs:
+            numbered = (one.name if count == 1 else f"{one.name}_{count}" for count in itertools.count(1))
+            name = next(new for new in numbered if new not in unique)
+            unique[name] = one._replace(name=name)
+        return [*unique.values()]
 
     def get_feature_names_out(self) -> np.ndarray:
-        """Return a name for each column of the matrix; a repeated name gets a number."""
-        names: dict[str, None] = {}
-        for _, name in self._layout():
-            numbered = (name if count == 1 else f"{name}_{count}" for count in itertools.count(1))
-            names[next(new for new in numbered if new not in names)] = None
-        return np.array([*names], dtype=object)
+        """Return a name for each column of the matrix."""
+        return np.array([one.name for one in self.layout()], dtype=object)
 
     def positions(self) -> dict[str, list[int]]:
         """Return for each column of the table the columns of the matrix that are made from it."""
         found: dict[str, list[int]] = {name: [] for name in self.columns}
-        for position, (name, _) in enumerate(self._layout()):
-            found[name].append(position)
+        for position, one in enumerate(self.layout()):
+            found[one.column].append(position)
         return found
 
     def onehot(self) -> list[list[int]]:
         """Return for each category the positions in the matrix of its columns of 0 and 1."""
-        return [self.positions()[name] for name in self._values] if self.categories == "onehot" else []
-
-    def first_days(self) -> dict[str, str]:
-        """Return for each column of dates the first date, from which its days count."""
-        return {name: how["start"] for name, how in self.columns.items() if how["kind"] == DATES}
+        positions = self.positions()
+        return [positions[name] for name in self._categories] if self.categories == "onehot" else []
 
     @property
     def notes(self) -> list[str]:
         """A line for each column of dates."""
-        return [f"column {name!r}: read as {dates_in_words(self.columns[name])}" for name in self.first_days()]
+        return [f"column {name!r}: read as {one.note}" for name, one in self.columns.items() if isinstance(one, Dates)]
 
     def outside(self, columns: pd.DataFrame, first: int = 0) -> Outside:
         """Return unknown categories, gaps where the fit had none, and numbers beyond those of the fit.
@@ -174,37 +147,14 @@ class Encoder:
         with its `row`, counted from `first`, and what the fit `had`.
         """
         found, marks = dict[str, list[Any]](), list[np.ndarray]()
-        numbers = expanded(columns, self.columns)
-        for name, how in self.columns.items():
-            values = numbers[f"{name} (days)" if how["kind"] == DATES else name]
-            known = how.get("values", [])
-            low, high = how.get("range", [-math.inf, math.inf])
-            had = f"{len(known)} categories" if "values" in how else f"{_said(how, low)} to {_said(how, high)}"
-            is_gap = values.isna() & (not how.get("lack", None in known))
-            is_new = values.notna() & ("values" in how) & ~values.isin(known)
-            excess = np.fmax(low - values, values - high) if "range" in how else is_new * 0.0
-            is_beyond = excess > (high - low) * _BEYOND
-            marks.append(np.where(is_gap | is_new | is_beyond, name, ""))
+        for name, one in self.columns.items():
+            unknown, missing, beyond = one.outside(columns[name])
+            marks.append(np.where(unknown | missing | (beyond > 0), name, ""))
             if marks[-1].any():
-                row = int((excess if is_beyond.any() else is_new if is_new.any() else is_gap).argmax())
-                counts = [each.sum() for each in (is_new, is_gap, is_beyond)]
-                found[name] = [*counts, _said(how, values.iloc[row]), first + row, had]
+                row = int(next(each for each in (beyond, unknown, missing) if each.any()).argmax())
+                value = columns[name].iloc[row]
+                counts = [np.count_nonzero(each) for each in (unknown, missing, beyond)]
+                found[name] = [*counts, "" if pd.isna(value) else one.said(value), first + row, one.had]
         heads = ["unknown", "missing", "beyond", "such_as", "row", "had"]
         table = pd.DataFrame.from_dict(found, orient="index", columns=heads).rename_axis("column")
         return Outside(table, [", ".join(filter(None, row)) for row in zip(*marks, strict=True)])
-
-
-def _said(how: How, value: Any) -> str:
-    if pd.isna(value):
-        return ""
-    return day(how, value) if how["kind"] == DATES else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _sorted(values: set[str | None]) -> list[str | None]:
-    """Return categories in order, as numbers where all are, and None last."""
-    texts = [value for value in values if value is not None]
-    try:
-        texts.sort(key=lambda text: (float(text), text))
-    except ValueError:
-        texts.sort()
-    return [*texts, *({None} & values)]

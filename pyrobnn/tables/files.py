@@ -21,22 +21,18 @@ NAMELESS = "Unnamed: "
 """Start of the name that pandas gives to a column without one, such as a saved index."""
 _SEPARATORS = "\t;|,"
 """In this order: a decimal comma makes commas as regular as separators."""
-_SAMPLE, _FIRST_ROWS = 20, 1000
-"""Lines that tell the separator, and rows that tell whether points may mark thousands, before all do."""
+_SAMPLE = 20
+"""Lines that tell the separator."""
 _UNREADABLE = (ValueError, LookupError, OSError, EOFError, TypeError, ImportError, Warning)
 _DAMAGED = (zlib.error, zipfile.BadZipFile, csv.Error)
-_THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
 
 
 class Dialect(NamedTuple):
     """How a file of text is written. None leaves the separator to its first lines, and is a point, and UTF-8."""
 
     sep: str | None = None
-    decimal: str | None = None
+    decimal: Any = None
     encoding: str | None = None
-
-
-_PLAIN = Dialect()
 
 
 def ending(path: Path) -> str:
@@ -44,7 +40,7 @@ def ending(path: Path) -> str:
     return next((suffix for suffix in ENDINGS if path.name.lower().endswith(suffix)), "")
 
 
-def check_names(path: Path, wanted: Sequence[str], dialect: Dialect = _PLAIN) -> None:
+def check_names(path: Path, wanted: Sequence[str], dialect: Dialect) -> None:
     """Refuse a file that does not exist, is no table or lacks these columns, from its first line alone."""
     if not path.is_file():
         raise InputError(f"There is no file {path}: check the path.")
@@ -60,7 +56,7 @@ def check_names(path: Path, wanted: Sequence[str], dialect: Dialect = _PLAIN) ->
         raise InputError(f"{lacks}.{hints} The columns of its first line: {listed(names)}.{sep}")
 
 
-def column_names(path: Path, dialect: Dialect = _PLAIN) -> list[str]:
+def column_names(path: Path, dialect: Dialect) -> list[str]:
     """Return the names of the columns from the first line or the schema alone."""
     if ending(path) == ".parquet":
         import pyarrow.parquet
@@ -78,10 +74,7 @@ def column_names(path: Path, dialect: Dialect = _PLAIN) -> list[str]:
 
 
 def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
-    """Return the whole file, with text where points may be for decimals or for thousands.
-
-    A file without rows, or with names that files cannot hold, is refused.
-    """
+    """Return the whole file; one without rows, or with names that files cannot hold, is refused."""
     import pandas as pd
 
     suffix, names = ending(path), column_names(path, dialect)
@@ -97,25 +90,16 @@ def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     if odd := [name for name in frame.columns if "\0" in name]:
         raise InputError(f"{path} has a column with a null character, {odd[0]!r}: rename it.")
-    if dialect.decimal is None and suffix not in (".parquet", ".xlsx"):
-        open_at = [
-            at for at, name in enumerate(frame) if frame[name].dtype == "float64" and (frame[name] % 1 > 0).any()
-        ]
-        for rows in (_FIRST_ROWS, None):
-            texts = _csv(path, dialect, dtype=str, nrows=rows) if open_at else frame
-            open_at = [at for at in open_at if texts.iloc[:, at].dropna().str.fullmatch(_THOUSANDS).all()]
-        for at in open_at:
-            frame.isetitem(at, texts.iloc[:, at].array)
     return frame
 
 
-def _csv(path: Path, dialect: Dialect, **options: Any) -> "pd.DataFrame":
+def _csv(path: Path, dialect: Dialect) -> "pd.DataFrame":
     import pandas as pd
 
-    options |= {"sep": _layout(path, dialect)[0], "encoding": dialect.encoding, "decimal": dialect.decimal or "."}
+    written: Any = {"sep": _layout(path, dialect)[0], "encoding": dialect.encoding, "decimal": dialect.decimal or "."}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that values were lost
-        return pd.read_csv(path, index_col=False, skipinitialspace=True, low_memory=False, **options)
+        return pd.read_csv(path, index_col=False, skipinitialspace=True, low_memory=False, **written)
 
 
 def _excel(path: Path, **options: Any) -> "pd.DataFrame":

@@ -3,26 +3,23 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
-from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, Read, Reader, order_of, rows_of
+from pyrobnn.tables.cells import Read, Reader, order_of, rows_of
+from pyrobnn.tables.columns import Categories, Column, Dates
 from pyrobnn.tables.files import Dialect, check_names, read_file
-from pyrobnn.tables.texts import How
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
-CATEGORIES, MISSING = ("onehot", "ordinal"), ("raise", "impute")
-"""How categories become numbers, and the treatments of missing values."""
 LEAST_AMOUNT = 100
 """Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
 _MOST_CLASSES, _MOST_TEXTS = 10, 50
 """Different whole numbers that are classes where no task is given, and texts; more texts must come ten times each."""
-_IN_WORDS = {NUMBERS: "numbers", DATES: "dates", TEXTS: "categories"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class Table:
     """
 
     columns: "pd.DataFrame"
-    how: dict[str, How]
+    how: dict[str, Column]
     frame: "pd.DataFrame"
     notes: tuple[str, ...]
     target: Target | None = None
@@ -58,13 +55,11 @@ class Table:
     @property
     def described(self) -> str:
         """The columns by their kinds, with the number of categories of each, in a line."""
-        kinds = {
-            name: "ordered categories" if "order" in how else _IN_WORDS[how["kind"]] for name, how in self.how.items()
-        }
-        shown = {kind: list[str]() for kind in (*_IN_WORDS.values(), "ordered categories")}
-        for name, kind in kinds.items():
-            is_text = self.how[name]["kind"] == TEXTS
-            shown[kind].append(f"{name} ({self.columns[name].nunique(dropna=False)})" if is_text else name)
+        shown: dict[str, list[str]] = {kind: [] for kind in ("numbers", "dates", "categories", "ordered categories")}
+        for name, how in self.how.items():
+            is_category = isinstance(how, Categories)
+            kind = "ordered categories" if isinstance(how, Categories) and how.is_ordered else how.kind
+            shown[kind].append(f"{name} ({self.columns[name].nunique(dropna=False)})" if is_category else name)
         return "; ".join(f"{kind}: {listed(each)}" for kind, each in shown.items() if each)
 
 
@@ -72,14 +67,14 @@ def read(
     source: Any,
     *,
     target: str | None = None,
-    task: str | None = None,
+    task: Any = None,
     id: str | None = None,
     drop: Sequence[str] = (),
     sep: str | None = None,
-    decimal: str | None = None,
+    decimal: Any = None,
     encoding: str | None = None,
     categories: str | Sequence[str] = "onehot",
-    missing: str = "raise",
+    missing: Any = "raise",
 ) -> Table:
     """Read a file or a frame of pandas or polars: numbers, dates and categories to predict from, and a target.
 
@@ -106,46 +101,36 @@ def read(
         >>> table.described
         'numbers: size; dates: sold; categories: kind (2)'
     """
-    told = [name for name in ([categories] if isinstance(categories, str) else categories) if name not in CATEGORIES]
-    for name, value, values in (
-        ("task", task, (None, *get_args(Task))),
-        ("decimal", decimal, (None, ".", ",")),
-        ("missing", missing, MISSING),
-    ):
-        if value not in values:
-            raise InputError(f"`{name}` must be one of {', '.join(map(repr, values))}, got {value!r}.")
+    categories = [categories] if isinstance(categories, str) else categories
+    told = [name for name in categories if name not in ("onehot", "ordinal")]
+    is_file = isinstance(source, (str, Path))
+    reader = Reader(is_file=is_file, is_new=True, decimal=decimal, missing=missing, categories=told, task=task)
     wanted = [name for name in (target, id, *drop) if name is not None]
     frame = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
     names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
         raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
-    reader = Reader(_is_path(source), is_new=True, decimal=decimal, missing=missing, categories=told)
+    if target is None:
+        return _read(source, frame, dict.fromkeys(names), reader)
     faults, notes, found = list[str](), list[str](), None
-    is_known = np.ones(len(frame), dtype=bool) if target is None else frame[target].notna().to_numpy()
-    if target is not None:
-        try:
-            found = _target(frame[target], reader, task, notes)
-        except InputError as error:
-            faults.append(str(error))
-    table = _read(source, frame, dict.fromkeys(names), reader, faults=faults, notes=notes)
-    return dataclasses.replace(table, target=found, rows=np.flatnonzero(is_known))
+    try:
+        found = _target(frame[target], reader, notes)
+    except InputError as error:
+        faults.append(f"Target column {target!r} {error}")
+    table = _read(source, frame, dict.fromkeys(names), reader, faults)
+    rows = np.flatnonzero(frame[target].notna())
+    return dataclasses.replace(table, target=found, rows=rows, notes=(*notes, *table.notes))
 
 
-def read_again(source: Any, before: Mapping[str, How], missing: str, dialect: Dialect) -> Table:
+def read_again(source: Any, before: Mapping[str, Column], missing: Any, dialect: Dialect) -> Table:
     """Return columns of a file or a frame for prediction, in this order, read as in training."""
     frame = _frame(source, list(before), dialect._replace(decimal=dialect.decimal or "."))
-    reader = Reader(_is_path(source), is_new=False, decimal=dialect.decimal, missing=missing)
+    reader = Reader(is_file=isinstance(source, (str, Path)), is_new=False, decimal=dialect.decimal, missing=missing)
     return _read(source, frame, before, reader)
 
 
 def _read(
-    source: Any,
-    frame: "pd.DataFrame",
-    before: Mapping[str, How | None],
-    reader: Reader,
-    *,
-    faults: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    source: Any, frame: "pd.DataFrame", before: Mapping[str, Column | None], reader: Reader, faults: Sequence[str] = ()
 ) -> Table:
     """Return columns as numbers, dates or text, and how each was read; refuse their faults in one message."""
     import pandas as pd
@@ -155,7 +140,7 @@ def _read(
         try:
             read[name] = reader.feature(frame[name], known)
         except InputError as error:
-            faults.append(str(error))
+            faults.append(f"Column {name!r} {error}")
     if faults:
         start = f"{source if reader.is_file else 'X'} cannot be used"
         if len(faults) == 1:
@@ -163,8 +148,9 @@ def _read(
         told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
         more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
         raise InputError(f"{start}, for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}")
-    columns, lines = pd.DataFrame({name: one.column for name, one in read.items()}), (one.line for one in read.values())
-    return Table(columns, {name: one.how for name, one in read.items()}, frame, (*notes, *filter(None, lines)))
+    columns = pd.DataFrame({name: one.column for name, one in read.items()})
+    notes = tuple(one.line for one in read.values() if one.line)
+    return Table(columns, {name: one.how for name, one in read.items()}, frame, notes)
 
 
 def is_frame(X: Any) -> bool:
@@ -174,13 +160,9 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def _is_path(source: Any) -> bool:
-    return isinstance(source, (str, Path))
-
-
 def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
     """Return a source as a frame with these columns."""
-    if _is_path(source):
+    if isinstance(source, (str, Path)):
         check_names(Path(source), wanted, dialect)
         return read_file(Path(source), dialect)
     frame = framed(source)
@@ -216,58 +198,71 @@ def require_known(y: Any) -> None:
             raise InputError(f"Input y contains {noun}, in {rows_of(rows, 0)}: drop those rows.")
 
 
-def _target(given: "pd.Series", reader: Reader, task: str | None, notes: list[str]) -> Target:
+def _target(given: "pd.Series", reader: Reader, notes: list[str]) -> Target:
     """Return the target of the rows that have one; a line on how it was read goes to the notes."""
-    from pandas.api import types
-
-    label, present = f"Target column {given.name!r}", given.dropna()
+    present = given.dropna()
     if present.empty:
-        raise InputError(f"{label} has no value in any row: choose another target.")
+        raise InputError("has no value in any row: choose another target.")
     if reader.missing == "raise":
-        reader.refuse_gaps(given, label, "drop those rows")
+        reader.refuse_gaps(given, "drop those rows")
     elif num := len(given) - len(present):
         notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
-    column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects(), label)
+    column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
     notes += filter(None, [line])
-    if how["kind"] == DATES:
-        raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
-    is_whole = types.is_numeric_dtype(column.dtype) and not types.is_bool_dtype(column.dtype)
-    is_whole = is_whole and bool((column % 1 == 0).all())
-    is_real = types.is_float_dtype(column.dtype) and not (is_whole and len(present) < len(given))  # gaps made floats
-    is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
-    has_many = column.nunique() > _MOST_CLASSES
-    if task is None and is_whole and not is_real and has_many and not is_amount:
-        raise InputError(
-            f"{label} holds {column.nunique()} different whole numbers, {column.min():g} to {column.max():g}: say "
-            "whether they are counts (--set likelihood.type=poisson), amounts (--task regression) or classes (--task "
-            "classification); in Python by `task`."
-        )
-    if task == "regression" or (task is None and (is_real or (is_amount and has_many))):
-        return _real(column, label, reader, is_whole=is_whole, may_count=not (line or is_amount or task))
-    if is_real and not is_whole:
-        raise InputError(f"{label} must hold whole numbers or text for a classification: ask for a regression.")
-    return _classes(column, label, order_of(given), is_told=task is not None, is_whole=is_whole)
+    if isinstance(how, Dates):
+        raise InputError("holds dates: turn them into numbers, such as days since some date, or into classes.")
+    if len(present) < len(given) and _is_whole(column):  # gaps made floats of them
+        column = column.astype(np.int64)
+    task, hint = _task_of(column) if reader.task is None else (reader.task, "")
+    if task == "regression":
+        return _real(column, reader, hint)
+    return _classes(column, order_of(given), is_told=reader.task is not None, hint=hint)
 
 
-def _real(column: "pd.Series", label: str, reader: Reader, *, is_whole: bool, may_count: bool) -> Target:
+def _is_whole(column: "pd.Series") -> bool:
+    """Return whether a column holds whole numbers; flags are none."""
+    return column.dtype.kind in "iuf" and bool((column % 1 == 0).all())
+
+
+def _task_of(column: "pd.Series") -> tuple[Task, str]:
+    """Return the task that a target asks for, and what else it may be; refuse whole numbers that leave it open."""
+    counts, is_float = "; if they are counts, --set likelihood.type=poisson", column.dtype.kind == "f"
+    if not _is_whole(column):
+        return "regression" if is_float else "classification", ""
+    is_amount = bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
+    if is_float:
+        return "regression", "" if is_amount or column.min() < 0 else counts
+    num = column.nunique()
+    if num <= _MOST_CLASSES:
+        return "classification", f"{counts}, if amounts, --task regression"
+    if is_amount:
+        return "regression", ""
+    raise InputError(
+        f"holds {num} different whole numbers, {column.min():g} to {column.max():g}: say whether they are counts "
+        "(--set likelihood.type=poisson), amounts (--task regression) or classes (--task classification); in Python "
+        "by `task`."
+    )
+
+
+def _real(column: "pd.Series", reader: Reader, hint: str) -> Target:
     """Return real values, finite and not all the same."""
-    from pandas.api import types
-
-    if not types.is_numeric_dtype(column.dtype):
+    if column.dtype.kind not in "iufb":
         such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
-        raise InputError(f"{label} must be numeric for a regression, and holds text, such as {such}: mend it.")
+        raise InputError(f"must be numeric for a regression, and holds text, such as {such}: mend it.")
     values = column.to_numpy(dtype=np.float64)
     if np.isinf(values).any():
         infinite = column.astype(np.float64).abs() == np.inf
-        raise InputError(f"{label} must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
+        raise InputError(f"must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
     if len(values) > 1 and (values == values[0]).all():
-        raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
-    hint = "; if they are counts, --set likelihood.type=poisson" if may_count and is_whole and min(values) >= 0 else ""
-    return Target("regression", values, (), ("whole numbers" if is_whole else "real numbers") + hint)
+        raise InputError(f"is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
+    return Target("regression", values, (), ("whole numbers" if _is_whole(column) else "real numbers") + hint)
 
 
-def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_told: bool, is_whole: bool) -> Target:
+def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hint: str) -> Target:
     """Return classes, the sorted values or those of an order."""
+    is_whole = _is_whole(column)
+    if column.dtype.kind == "f" and not is_whole:
+        raise InputError("must hold whole numbers or text for a classification: ask for a regression.")
     values = column.to_numpy(np.int64) if is_whole else column.astype(str).to_numpy(dtype=str)
     classes, codes = np.unique(values, return_inverse=True)
     if order is not None:
@@ -275,16 +270,13 @@ def _classes(column: "pd.Series", label: str, order: list[Any] | None, *, is_tol
         codes = (values[:, None] == classes).argmax(1)
     names = tuple(str(name) for name in classes)
     if len(names) < 2:
-        raise InputError(f"{label} has only one class, {names[0]!r}: a classification needs at least two.")
+        raise InputError(f"has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
-        held = f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
+        held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
         raise InputError(f"{held}, too many for classes: make numbers of it, or say so (--task classification).")
     if odd := [name for name in names if "\0" in name]:
-        raise InputError(f"{label} has a class with a null character, {odd[0]!r}: rename it.")
-    shown = f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
-    reason = f"{len(names)} classes{'' if is_told else shown}"
-    if is_whole and not is_told:
-        hint = "if they are counts, --set likelihood.type=poisson, if amounts, --task regression"
-        reason = f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
+        raise InputError(f"has a class with a null character, {odd[0]!r}: rename it.")
+    shown = "" if is_told else f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
+    noun = f"{len(names)} classes" if is_told or not is_whole else f"only {len(names)} different whole numbers"
     is_ordered = is_whole or order is not None or column.dtype == bool
-    return Target("classification", codes, names, reason, is_ordered)
+    return Target("classification", codes, names, f"{noun}{shown}{hint}", is_ordered)
