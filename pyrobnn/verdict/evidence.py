@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from pyrobnn import nets
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import BaseLikelihood, as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -204,7 +204,7 @@ class Evidence:
         return all(built(member.guide).chains() is not None for member in self.posterior.members)
 
     @property
-    def kinds(self) -> Any:
+    def kinds(self) -> BaseLikelihood:
         """The likelihood, as it declares itself."""
         return as_likelihood(self.posterior.bnn.settings["likelihood"])
 

@@ -102,7 +102,7 @@ def _likelihood(evidence: Evidence) -> str:
 
 def _noise(evidence: Evidence) -> str | None:
     """Return how the noise around real targets is given: "known" where somebody gave its number."""
-    noise: str | None = evidence.kinds.noise
+    noise = evidence.kinds.noise
     return "tuned" if noise == "known" and "scale" in (evidence.posterior.record.measured or ()) else noise
 
 
