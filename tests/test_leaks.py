@@ -106,6 +106,15 @@ def test_columns_that_only_depend_on_each_other_are_no_groups(seed):
     assert blocks(Evidence(None, data)) is None
 
 
+@pytest.mark.parametrize(("most", "is_number"), [(3 * NUM, True), (NUM * NUM, False)])
+def test_names_of_rows_are_whole_numbers_that_chance_would_repeat_also_where_rows_are_copied(most, is_number):
+    names = np.random.default_rng(1).permutation(most)[:NUM]
+    x = np.repeat(np.stack([names, PLAIN], 1), 2, axis=0)
+    x[1::2, 1] += 1.0
+    data = bnn.Data(x, np.repeat(NUMBERS, 2), weights=np.full(2 * NUM, 0.5), feature_names=["id", "a"])
+    assert leaks(data) == ({"id": "row number"} if is_number else {})
+
+
 def test_days_made_of_dates_number_no_rows():
     data = bnn.Data(np.stack([PLAIN, np.arange(NUM)], 1), NUMBERS, feature_names=["a", "day (days)"])
     assert leaks(data, {"a", "day"}) == {}

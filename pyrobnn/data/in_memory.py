@@ -19,6 +19,7 @@ from pyrobnn.distributions.units import InputScaler, Scaler, quantiles_of
 _NUM_WAVES: dict[InputColumns, int] = {"plain": 0, "ranks": 0, "waves": 3}
 _ALMOST = 0.9999
 """The squared correlation of a copy with the target."""
+_RARELY_DIFFERENT = 1e-3
 _FEWEST_ROWS = 50
 _FEWEST_OF_A_CLASS = 10
 
@@ -241,14 +242,16 @@ def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
     """Return "copy" or "row number" by the name of a column, of a table of two columns and 50 rows or more.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
-    range of it. Numbers of rows are whole numbers, of at most twice the rows, in one of `columns`, not made of a date.
+    range of it. Numbers of rows are whole numbers, all different, though as many at random from their range would almost
+    never be, in one of `columns`, not made of a date. Copies of a row share its weight, and count once.
     """
     is_table = isinstance(data.x, Tensor) and data.x.ndim == 2 and data.x.shape[1] > 1 and data.y.ndim == 1
     if not is_table or len(data) < _FEWEST_ROWS:
         return {}
     x = single(data.x, "A table").detach().cpu().double()
-    is_whole, is_other = (x % 1 == 0).all(0), (x.sort(0).values.diff(dim=0) > 0).all(0)
-    are_numbers = is_whole & is_other & (x.amax(0) - x.amin(0) < 2 * len(x))
+    num, different = round(data.total_weight), 1 + (x.sort(0).values.diff(dim=0) > 0).sum(0)
+    by_chance = (-(num**2) / (2 * (x.amax(0) - x.amin(0)))).exp()  # of birthdays, all different
+    are_numbers = (x % 1 == 0).all(0) & (different == num) & (by_chance < _RARELY_DIFFERENT)
     are_copies, found = _are_copies(x, data.y.detach().cpu()), dict[str, str]()
     for column, name in enumerate(data.feature_names):
         if are_copies[column]:
