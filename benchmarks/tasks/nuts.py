@@ -166,7 +166,7 @@ def _check_problems(given: list[str]) -> None:
 def _method(settings: dict[str, Any]) -> Any:
     """Return the method that the sections [guide] and [fit] stand for."""
     sections = {key: settings[key] for key in ("guide", "fit") if key in settings}
-    return schema.make_spec(sections, "motorcycle", predict={"num_draws": 1000}).method
+    return schema.make_spec(sections, "motorcycle", predict={"num_draws": 1000}).fit.method
 
 
 def datasets(settings: Settings) -> tuple[str, ...]:

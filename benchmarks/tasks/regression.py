@@ -105,7 +105,7 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
     open_to_choice = schema.candidates(schema.merged(layers, Sections.__annotations__), grid)
     specs = [_checked(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.fit.method, bnn.Ensemble) for spec in specs):
-        raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
+        raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].fit.method!r}.")
     job = {key: value for key, value in settings.items() if key != "num_splits"}
     job |= {"numbers": _numbers(name, settings), "grid": list(grid), "candidates": open_to_choice}
     return {"entry": entry["name"], "data": name} | job
