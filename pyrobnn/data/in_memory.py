@@ -242,8 +242,8 @@ def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
     """Return "copy" or "row number" by the name of a column, of a table of two columns and 50 rows or more.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
-    range of it. Numbers of rows are whole, in one of `columns`, not made of a date, and all different, as random ones of
-    their range almost never are. Copies of a row share its weight, and count once.
+    range of it. Numbers of rows are whole, in one of `columns`, not made of a date, and all different, as random ones
+    of their range almost never are. Copies of a row share its weight, and count once.
     """
     is_table = isinstance(data.x, Tensor) and data.x.ndim == 2 and data.x.shape[1] > 1 and data.y.ndim == 1
     if not is_table or len(data) < _FEWEST_ROWS:
