@@ -140,11 +140,8 @@ def fit(
         posterior = fit_in_silence(bnn, data, run.method, run)
     if posterior.record.stopped_by == "Ctrl-C":
         go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
-        warn_user(
-            f"The fit has not converged: it was {posterior.record.stop_reason}. Its predictions may be far off, and "
-            f"its uncertainty too small. Fit again{go_on}.",
-            PoorFitWarning,
-        )
+        said = f"it was {posterior.record.stop_reason}. Its predictions may be far off, and its uncertainty too small"
+        warn_user(f"The fit has not converged: {said}. Fit again{go_on}.", PoorFitWarning)
         return posterior
     tell_of_empty_classes(data, posterior)
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)

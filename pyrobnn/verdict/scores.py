@@ -28,9 +28,8 @@ _NEGLIGIBLE_NATS = 0.05
 _FEWEST_NATS = 5.0
 """Nats in all that noise and prior scales, which have seen the examples left out, do not gain on pure noise."""
 _SHOWN = 0.05  # the p-value below which a fit counts as better than a baseline; a warning needs far more
-_LEAD_NATS = 0.01
-_LEAST_LEAD_NATS = 0.001
-"""Nats an example that are called a lead over a linear model, and where chance does not explain them."""
+_LEAD_NATS = 0.01  # nats an example that are called a lead over a linear model
+_LEAST_LEAD_NATS = 0.001  # and where chance does not explain them
 _FAR_LESS = 0.8  # share of the gain of a linear model below which a fit has missed the linear part
 FAR_BELOW = 5.0  # nats below the constant at which the score of an example is cut off
 Case = Literal[
