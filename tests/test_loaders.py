@@ -246,7 +246,7 @@ REFUSED = {
     "an iterator": (lambda: bnn.Loader(iter(BATCHES)), "is a list_iterator, which .* only once: .* a list of batches"),
     "a dataset": (lambda: bnn.Loader(PAIRS), "is a TensorDataset, .* pass a DataLoader"),
     "no function": (lambda: bnn.Loader(BATCHES, split=(0, 1)), r"`split` must be a function .*, got \(0, 1\)"),
-    "no number": (lambda: fit(plain(), bnn.Loader(BATCHES)), r"this list does not tell .* bnn.Loader\(loader,"),
+    "no number": (lambda: fit(plain(), bnn.Loader(BATCHES)), r"this list does not tell: pass bnn.Loader\(loader,"),
     "three from split": (
         lambda: fit(plain(), bnn.Loader(BATCHES, split=lambda b: (*b, None), num_data=NUM)),
         r"`split` must return a pair \(x, y\), got a tuple of 3",

@@ -25,8 +25,7 @@ StateDict = dict[str, Any]
 class TensorBatches:
     """Batches of examples in memory, in a new random order each epoch; left-over examples wait for the next epoch.
 
-    The examples are in the units and on the device of the model; without `batch_size` each batch has all of them.
-    `independent` batches are drawn anew each time.
+    Without `batch_size` each batch has all examples; `independent` ones are drawn anew each time.
     """
 
     def __init__(self, data: Batch, batch_size: int | None, seed: int, *, independent: bool = False) -> None:
@@ -51,9 +50,8 @@ class TensorBatches:
         """Return the rows of the next batch, (batch,), of this epoch's order or of a new one."""
         if self._next + size > min(self._most, len(self._order)):
             self._shuffle()
-        rows = self._order[self._next : self._next + size]
         self._next += size
-        return rows
+        return self._order[self._next - size : self._next]
 
     def _shuffle(self) -> None:
         self._before, self._next = self._generator.get_state(), 0
@@ -76,22 +74,15 @@ class TensorBatches:
 class LoaderBatches:
     """The batches of a loader, without end.
 
-    The plate of the model scales each batch by N / B. If the batches of an epoch differ in size, rows have a weight, B
-    over the average B of the last whole epoch. A position is the random states before the epoch, of the process and of
-    the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
+    The plate of the model scales each batch by N / B. If batches differ in size, rows have a weight, B over the average
+    B of the last whole epoch, `mean_rows` in the first one. A position is the random states before the epoch, of the
+    process and of the generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
-    `prepare` brings a batch into the units and onto the device of the model, whose precision `like` has. `mean_rows` is
-    B of the first epoch, None if all are to be of equal size. The `head` is the first batch, prepared.
+    `prepare` makes a batch ready for the model, whose precision `like` has. The `head` is the first batch, prepared.
     """
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        prepare: Callable[[Any], Batch],
-        mean_rows: float | None,
-        like: Tensor,
-        *,
-        head: Batch,
+        self, loader: Iterable[Any], prepare: Callable[[Any], Batch], mean_rows: float | None, like: Tensor, head: Batch
     ) -> None:
         self._loader, self._prepare, self._like = loader, prepare, like
         self._mean_rows, self._alike = mean_rows or len(head[0]), mean_rows is None
@@ -105,7 +96,8 @@ class LoaderBatches:
         if batch is None:
             if self._taken:
                 self._mean_rows = self._rows / self._taken
-            self._begin_epoch()
+            self._before, self._taken, self._rows = self._random_states(), 0, 0
+            self._epoch = iter(self._loader)
             batch = next(self._epoch, None)
         if batch is None:
             raise InputError("The loader yields no batch any more: give it a dataset that can be read more than once.")
@@ -119,10 +111,6 @@ class LoaderBatches:
         if self._alike and num_rows == self._mean_rows:
             return batch
         return *batch, self._like.new_full((num_rows,), num_rows / self._mean_rows)
-
-    def _begin_epoch(self) -> None:
-        self._before, self._taken, self._rows = self._random_states(), 0, 0
-        self._epoch = iter(self._loader)
 
     def state(self) -> StateDict:
         """Return the place in the stream."""
@@ -176,10 +164,10 @@ def split_batch(batch: Any, split: Split | None = None) -> tuple[Any, Any]:
     """
     if split is not None:
         pair = split(batch)
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
-            raise InputError(f"`split` must return a pair (x, y), got {given}.", page=_PAGE)
-        return pair
+        if isinstance(pair, tuple) and len(pair) == 2:
+            return pair
+        given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
+        raise InputError(f"`split` must return a pair (x, y), got {given}.", page=_PAGE)
     if isinstance(batch, Mapping):
         name = next((name for name in _TARGETS if name in batch), None)
         return {key: value for key, value in batch.items() if key != name}, batch.get(name)

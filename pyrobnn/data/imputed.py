@@ -73,10 +73,7 @@ class Imputer:
 
 
 def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
-    """Return an imputer, by rows that are known, of the columns that they or the rows with gaps lack.
-
-    Bounds keep chains of curves finite; values that targets help to draw stay in the range of their column.
-    """
+    """Return an imputer, by rows that are known, of the columns that they or the rows with gaps lack, within bounds."""
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.feature_selection import VarianceThreshold
     from sklearn.impute import IterativeImputer
@@ -87,6 +84,7 @@ def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any
     width = known.shape[1] - 1
     others = width - targets
     is_quadratic = _ROWS_A_TERM * width * (width + 3) // 2 <= len(known)
+    # bounds keep chains of curves finite; values that targets help to draw stay in the range of their column
     powers = PolynomialFeatures(2 if is_quadratic else 1, include_bias=False)
     low, high = np.nanmin(known, 0), np.nanmax(known, 0)
     reach = np.where(high > low, high - low, 1.0) / 2
@@ -120,9 +118,9 @@ def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndar
 def stacked(
     both: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, imputer: Imputer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return inputs (M, features), targets, weights, and the row (M,) of each: copies share the weight of their row.
+    """Return inputs (M, features), targets, weights, and the row (M,) of each; copies share the weight of their row.
 
-    `both` are inputs with targets beside, which help to draw the values (Little 1992); weights and rows may be None.
+    `both` are inputs with targets beside, which help to draw the values (Little 1992).
     """
     x = both[:, : both.shape[1] - imputer.targets]
     lacks = imputer.lacking(both).any(1)

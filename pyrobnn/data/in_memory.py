@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -17,8 +17,7 @@ from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
 from pyrobnn.distributions.units import InputScaler, Scaler, quantiles_of
 
 _NUM_WAVES: dict[InputColumns, int] = {"plain": 0, "ranks": 0, "waves": 3}
-_ALMOST = 0.9999
-"""The squared correlation of a copy with the target."""
+_ALMOST = 0.9999  # squared correlation of a copy with the target
 _RARELY_DIFFERENT = 1e-3
 _FEWEST_ROWS = 50
 _FEWEST_OF_A_CLASS = 10
@@ -146,10 +145,6 @@ class Data:
         weights = self.weights.to(values.device)
         return float((weights * values).sum() / weights.sum())
 
-    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
-        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
-        return self.mean_of(function(self.x, self.y))
-
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many."""
         check_count(num_rows, "num_rows")
@@ -184,11 +179,10 @@ def merged(data: Data, most: float = math.inf) -> Data:
     total = torch.zeros(len(unique), dtype=torch.float64).index_add(0, group, weights)
     if len(total) > most:
         return data
-    is_plain = len(total) == len(data) and bool((total == 1).all())
-    rows = torch.arange(len(data))
-    if is_plain:
-        return data[rows]._with(weights=None)
-    return data[torch.empty_like(rows[: len(total)]).scatter_(0, group, rows)]._with(weights=total)
+    if len(total) == len(data) and bool((total == 1).all()):
+        return data._with(weights=None)
+    rows = torch.empty(len(total), dtype=torch.int64).scatter_(0, group, torch.arange(len(data)))
+    return data[rows]._with(weights=total)
 
 
 def _columns_of(x: X, inputs: str) -> Tensor:
@@ -230,9 +224,8 @@ def row_index(rows: Any, num_rows: int) -> Tensor | slice:
 
 def column_names(given: Sequence[str] | None, frame: Any, x: X) -> tuple[str, ...]:
     """Return the names of the columns of x: as given, from the data frame it came from, or x0, x1, ..."""
-    columns = getattr(frame, "columns", None)
-    width = 0 if isinstance(x, Inputs) or x.ndim != 2 else x.shape[1]
-    names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
+    width = x.shape[1] if isinstance(x, Tensor) and x.ndim == 2 else 0
+    names = getattr(frame, "columns", [f"x{i}" for i in range(width)]) if given is None else given
     if width and len(names) != width:
         raise InputError(f"`feature_names` must name the {width} columns of x, got {len(names)} names.")
     return tuple(str(name) for name in names)

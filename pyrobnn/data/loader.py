@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
-from torch.utils.data import SubsetRandomSampler as SubsetSampler
-from torch.utils.data import WeightedRandomSampler as WeightedSampler
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils import data as of_torch
+from torch.utils.data import DataLoader, RandomSampler
 
 from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
@@ -23,6 +21,7 @@ from pyrobnn.data.batches import Split, checked_batch, checked_inputs, generator
 from pyrobnn.data.in_memory import Data
 from pyrobnn.distributions.units import Moments, Scaler
 
+_RANDOM = (RandomSampler, of_torch.SubsetRandomSampler, of_torch.DistributedSampler)
 _PAGE = "how-to/large-data"
 
 
@@ -30,14 +29,11 @@ _PAGE = "how-to/large-data"
 class Loader:
     """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
-    Wrap a DataLoader to say which parts of a batch are inputs and targets, or how many examples N there are: the ELBO
-    needs N, which only a DataLoader with torch's samplers, and a length, tells. See docs/how-to/large-data.md.
-
     Attributes:
         loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
             those of a tuple come last; all other entries are inputs of the network.
         split: maps a batch to its pair (x, y); x is a tensor, or a mapping or tuple of tensors.
-        num_data: N; taken from the loader if not given.
+        num_data: N, which the ELBO needs, and only a DataLoader with a length and torch's samplers tells.
         standardize: as in `Data`; means and standard deviations are those of all examples, from a pass of their own.
 
     Raises:
@@ -127,7 +123,7 @@ class Loader:
     @property
     def shuffles(self) -> bool:
         """Whether it is a DataLoader that takes its examples in a random order."""
-        kinds = (RandomSampler, SubsetSampler, WeightedSampler, DistributedSampler)
+        kinds = (*_RANDOM, of_torch.WeightedRandomSampler)
         return any(isinstance(sampler, kinds) for sampler in samplers_of(self.loader))
 
     @property
@@ -142,12 +138,9 @@ class Loader:
             epoch = epoch._replace(num_data=self.num_data)
         num_data = self.num_data if self.num_data or epoch is None else epoch.num_data
         if num_data is None:
-            raise InputError(
-                f"The ELBO needs the number of examples N, and this {type(self.loader).__name__} does not tell it, as "
-                "with a stream, ready-made batches, samplers other than torch's, or a `collate_fn` that leaves "
-                "examples out: pass bnn.Loader(loader, num_data=N) in its place.",
-                page=_PAGE,
-            )
+            untold = f"which this {type(self.loader).__name__} does not tell"
+            advice = "pass bnn.Loader(loader, num_data=N) in its place"
+            raise InputError(f"The ELBO needs the number of examples N, {untold}: {advice}.", page=_PAGE)
         return num_data, epoch
 
 
@@ -171,12 +164,11 @@ def _epoch(loader: Iterable[Any]) -> Epoch | None:
     if not isinstance(loader, DataLoader):
         return None
     batches = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    if type(batches) is not BatchSampler:
+    known = (of_torch.SequentialSampler, *_RANDOM)
+    if type(batches) is not of_torch.BatchSampler or type(batches.sampler) not in known:
         return None
-    sampler, size = batches.sampler, batches.batch_size
-    if type(sampler) not in (SequentialSampler, RandomSampler, SubsetSampler, DistributedSampler):
-        return None
-    if not (num_rows := operator.length_hint(sampler)):
+    sampler, size, num_rows = batches.sampler, batches.batch_size, operator.length_hint(batches.sampler)
+    if not num_rows:
         return None
     num_data, is_once = num_rows, True
     if isinstance(sampler, RandomSampler):
@@ -191,9 +183,9 @@ def as_data(given: Any) -> Data | Loader:
         return Data(*given)
     given = as_loader(given)
     if not isinstance(given, (Data, Loader)):
+        expected = f"Data(x, y), a pair (x, y) or a DataLoader, got {type(given).__name__}"
         other = "of another iterable of batches make a bnn.Loader(iterable, num_data=N)"
-        expected = "Data(x, y), a pair (x, y) or a DataLoader"
-        raise InputError(f"Expected {expected}, got {type(given).__name__}; {other}.", page="start")
+        raise InputError(f"Expected {expected}; {other}.", page="start")
     return given
 
 
@@ -205,11 +197,11 @@ def as_loader(given: Any) -> Any:
 def in_memory(data: Any, *, collect: bool = False, weighted: bool = False) -> Data:
     """Return data, or a pair, as `Data`; refuse loaders unless to `collect` them, and weights unless `weighted`."""
     given = as_data(data)
-    if isinstance(given, Loader):
-        if not collect:
-            name = type(data).__name__
-            raise InputError(f"Expected data in memory, got a {name}: pass bnn.Loader(loader).in_memory().")
+    if isinstance(given, Loader) and collect:
         given = given.in_memory()
+    if isinstance(given, Loader):
+        kind = type(data).__name__
+        raise InputError(f"Expected data in memory, got a {kind}: pass bnn.Loader(loader).in_memory().")
     if given.weights is not None and not weighted:
         raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
     return given
@@ -217,12 +209,10 @@ def in_memory(data: Any, *, collect: bool = False, weighted: bool = False) -> Da
 
 def columns_by_name(x: Any, names: Sequence[str]) -> Any:
     """Return the columns of a frame in the order of training; by position where training had no names."""
-    if not names or not hasattr(x, "columns"):
-        return x
-    labels = {str(label): label for label in x.columns}
-    missing = [name for name in names if name not in labels]
-    if not missing:
+    labels = {str(label): label for label in getattr(x, "columns", ())}
+    missing = next((name for name in names if name not in labels), None)
+    if names and missing is None:
         return x[[labels[name] for name in names]]
-    if list(names) == [f"x{i}" for i in range(len(names))]:
+    if missing is None or not labels or list(names) == [f"x{i}" for i in range(len(names))]:
         return x
-    raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
+    raise InputError(f"`x` must have the columns of the training inputs; {missing!r} is missing.")

@@ -26,8 +26,8 @@ def numbered(labels: Any, num: int, name: str) -> np.ndarray:
         raise InputError(f"`{name}` must have one label for each of the {num} examples, got shape {given.shape}.")
     numbers, _ = pd.factorize(given, sort=True)
     if (numbers < 0).any():
-        place = int(numbers.argmin())
-        raise InputError(f"`{name}` has no label in place {place}, but {given[place]}: give each example a label.")
+        at = int(numbers.argmin())
+        raise InputError(f"`{name}` has no label in place {at}, but {given[at]}: give each example a label.")
     return np.asarray(numbers)
 
 
