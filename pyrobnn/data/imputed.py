@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-TO_FIT = 5
-"""Copies of a row that lacks values, in a fit."""
+TO_FIT = 5  # copies of a row that lacks values
 TO_PREDICT = 20
 _FITS_A_COLUMN = 5
 _MOST_LEARNED_ROWS = 2000
@@ -56,7 +55,7 @@ class Imputer:
         targets = self.targets if x.shape[1] == self.rows.shape[1] else 0
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
         gaps = np.where(lacks, np.nan, x)
-        # a column that tells of no other, so that a table of one column has a regression
+        # with a column that tells of no other, so that a table of one column has a regression
         rows = np.column_stack([known[:, used], np.arange(len(known)) % 2])
         new = np.column_stack([gaps[:, used], np.ones(len(gaps))])
         imputers = [_fitted(rows, new, targets, seed) for seed in range(min(number, _FITS_A_COLUMN))]

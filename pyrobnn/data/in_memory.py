@@ -1,8 +1,9 @@
 """Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
 
 import copy
+import itertools
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -45,7 +46,6 @@ class Data:
         InputError: not numeric, not finite, empty, of the wrong rank, of unequal lengths, weights not positive.
 
     Examples:
-        >>> import pyrobnn as bnn
         >>> data = bnn.Data([[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2], weights=[1.0, 1.0, 2.0])
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
@@ -138,12 +138,24 @@ class Data:
         """The scaler of the targets; used if the likelihood is for real values."""
         return Scaler.fit(self.y, self.weights, targets=True) if self.standardize else Scaler.identity()
 
+    @property
+    def constant_inputs(self) -> list[str]:
+        """Names of the constant columns of a table x with several rows."""
+        if not isinstance(self.x, Tensor) or self.x.ndim != 2 or len(self) == 1:
+            return []
+        is_constant = (self.x == self.x[:1]).all(0).tolist()
+        return list(itertools.compress(self.feature_names, is_constant))
+
     def mean_of(self, values: Tensor) -> float:
         """Return the weighted mean of a number per example, (N,)."""
         if self.weights is None:
             return float(values.mean())
         weights = self.weights.to(values.device)
         return float((weights * values).sum() / weights.sum())
+
+    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
+        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
+        return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many."""

@@ -1,12 +1,9 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
-
-from torch import Tensor
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, waiting, warn_user
 from pyrobnn._core.modes import gradients
@@ -192,10 +189,8 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
 
 def tell_of_constants(data: Any) -> None:
     """Warn of inputs that never vary."""
-    if not isinstance(data, Data) or not isinstance(data.x, Tensor) or data.x.ndim != 2 or len(data) == 1:
-        return
-    is_constant = (data.x == data.x[:1]).all(0).tolist()
-    if not (constant := list(itertools.compress(data.feature_names, is_constant))):
+    constant = data.constant_inputs if isinstance(data, Data) else []
+    if not constant:
         return
     names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
     warn_user(

@@ -248,10 +248,7 @@ def _validator(posterior: Posterior, validation: Data | Loader) -> Callable[[], 
 
     def score() -> float:
         posterior.bnn.eval()
-        if isinstance(validation, Data):
-            mean = validation.mean_of(log_prob(validation.x, validation.y))
-        else:
-            mean = validation.mean_over(log_prob)
+        mean = validation.mean_over(log_prob)
         posterior.bnn.train()
         return mean
 
