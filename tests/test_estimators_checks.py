@@ -14,6 +14,7 @@ REGRESSOR = bnn.BNNRegressor(bnn.MLP(hidden=(4,), dtype="float64"), **QUICK)
 CLASSIFIER = bnn.BNNClassifier(bnn.MLP(hidden=(), dtype="float64"), **QUICK, missing="impute")
 
 
+@pytest.mark.filterwarnings("ignore:Column .x[0-9]. has .* far from the")  # of rows to predict
 @pytest.mark.one_in(8, 3)
 @parametrize_with_checks([REGRESSOR, CLASSIFIER])
 def test_scikit_learn_checks(estimator, check):

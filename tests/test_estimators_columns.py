@@ -167,12 +167,12 @@ def test_dates_as_targets_or_in_lists_are_refused(y, Estimator):
     with pytest.raises(InputError, match="`y` holds dates or times, such as '.*: make numbers of them"):
         Estimator(**QUICK).fit(np.arange(40.0)[:, None], y)
     with pytest.raises(InputError, match="X is an array with .*: pass a data frame"):
-        Estimator(**QUICK).fit([[day] for day in y], HOURS)
+        Estimator(**QUICK).fit([[day] for day in y], HOURS > 0)
 
 
 def test_words_that_count_as_missing_are_told():
     table = STAYS_X.assign(paid=["n/a", *STAYS_X["paid"][1:]])
-    with pytest.warns(UserWarning, match="Column 'paid': 'n/a' in row 0 counted as missing"):
+    with pytest.warns(UserWarning, match="column 'paid': 'n/a' in row 0 counted as missing"):
         model = regressor(missing="impute").fit(table, STAYS["y"])
     with pytest.warns(UserWarning, match="'n/a' in row 0 counted"):
         assert np.isfinite(model.predict(table)).all()

@@ -59,8 +59,8 @@ def test_texts_of_numbers_in_objects_are_targets():
     assert np.array_equal(as_objects, as_numbers)
 
 
-def test_numbers_as_targets_of_a_classifier_lead_to_the_regressor():
-    with pytest.raises(InputError, match="BNNClassifier predicts classes, and `y` holds numbers such as 0.5: use BNNR"):
+def test_numbers_as_targets_of_a_classifier_are_refused():
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
         bnn.BNNClassifier(**QUICK).fit(table(), Y + 0.5)
 
 

@@ -145,7 +145,7 @@ def test_a_saved_estimator_predicts_the_same_bits(of_gaps, diabetes, tmp_path):
         (lambda tree: tree["encoder"]["columns"].pop("size"), "the encoder makes"),
         (lambda tree: tree["encoder"].pop("missing"), "stored by an earlier version"),
         (lambda tree: tree["params"].update(engine__x=1), "unexpected keyword"),
-        (lambda tree: tree["parts"].update(guide={"type": "os.system"}), "Unknown guide"),
+        (lambda tree: tree["params"].update(guide={"type": "os.system"}), "Unknown guide"),
         (lambda tree: tree["arrays"].update(classes_=["<U3", 1, 2]), "too many values"),
         (lambda tree: tree["posterior"].pop("guide"), "does not fit"),
         (lambda tree: tree["facts"].update(other=1), "does not fit"),
@@ -185,7 +185,7 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
 def test_groups_reach_the_data():
     """Each copy of a row with gaps is of the group of its row."""
     groups, model = np.arange(40) // 4, bnn.BNNClassifier(missing="impute")
-    data = model._examples(GAPS, LABELS, None, reset=True, groups=groups)
+    _, data = model._examples(GAPS, model._targets(LABELS), groups=groups)
     assert len(data) > 40
     assert len(data.groups.unique()) == 10
     with pytest.raises(bnn.InputError, match="groups"):

@@ -293,5 +293,5 @@ def test_weights_do_not_change_the_rule_that_estimators_take():
     found = []
     for weights in (None, np.full(60, 0.01), np.full(60, 1e5)):
         estimator = bnn.BNNClassifier(bnn.MLP(hidden=()), prior="horseshoe", guide="map", steps=2, random_state=0)
-        found.append(estimator.fit(x, x[:, 0] > 0, weights)._facts)
+        found.append(estimator.fit(x, x[:, 0] > 0, weights)._fitted.facts)
     assert found[0] == found[1] == found[2]

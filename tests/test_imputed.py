@@ -138,7 +138,7 @@ def test_a_row_is_the_mixture_over_its_copies_and_others_stay_as_they_are(guide)
     new = pd.DataFrame({"size": [0.3, None, 0.1], "kind": [*"abc"]})
     found, x = model.predict_dist(new), model.encoder_.transform(new)
     assert found.num_draws == 500
-    copies = model._imputer.copies(x[1:2], TO_PREDICT)[:, 0]
+    copies = model._fitted.coding.imputer.copies(x[1:2], TO_PREDICT)[:, 0]
     each = model.posterior_.predict(copies, num_draws=500).mean.double()
     assert float(found.mean[1]) == pytest.approx(float(each.mean()), abs=1e-6 if guide == "map" else 0.1)
     plain = model.posterior_.predict(x[[0, 2]], num_draws=500)

@@ -1,21 +1,22 @@
-"""Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
+"""The base of the estimators: parameters, checked rows, fitting, learning on, predictions, files, and diagnoses."""
 
 import datetime
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state, check_X_y
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 from torch import nn
 
-from pyrobnn._core.checks import as_tensor, check_count, check_flag, check_unmasked
+from pyrobnn._core.checks import check_count, check_flag, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
@@ -23,16 +24,16 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.tree_files import write_tree
-from pyrobnn.bnn import BNN
+from pyrobnn.data import InputColumns
 from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
-from pyrobnn.estimators.saved import content, rebuilt
+from pyrobnn.estimators.saved import Coding, Fitted, Kind, content, rebuilt
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell, tell_of_constants
-from pyrobnn.inference.method import Run, guide_of
+from pyrobnn.inference.method import Engine, Run, guide_of
 from pyrobnn.inference.parts import PARTS, Facts, Given
 from pyrobnn.metrics import score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
@@ -46,11 +47,18 @@ from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.finding import Finding
 
-NO_TARGETS = "no_validation"  # in place of targets where there are none, as in scikit-learn
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24  # values that a block of predictions holds at most
 _FEWEST_ROWS = 10  # that a fit needs, as on the command line
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
+_OF_METHODS = ("steps", "lr", "batch_size")
+_OF_PARTS = tuple(f"{name}__" for name in PARTS)
+_FITTING = "fitting (verbose=True shows more)"
+_SO = "partial_fit makes the posterior so far the prior of the next batch"
+
+type Column = ArrayLike | None  # a value for each row, (N,)
+type Targets = tuple[np.ndarray, Kind]  # targets as numbers, (N,) or (N, K)
+type Part = object  # a setting, such as `guides.LowRank(rank=2)`, its name, a table with its type, or None: open
 
 
 @contextmanager
@@ -63,86 +71,91 @@ def _for_estimators() -> Iterator[None]:
 
 @dataclass(eq=False, repr=False)
 class AbstractBNN(BaseEstimator):
-    """Base of the estimators: write `TASK`, `_check_targets` and predictions."""
+    """Base of the estimators: write `TASK`, `_targets` and predictions."""
 
     TASK: ClassVar[Task]
-    _TARGETS: ClassVar[dict[str, Any]] = {}  # how scikit-learn's validators take targets
-
-    net: Any = None
+    net: Part = None
     _: KW_ONLY
-    prior: Any = None
-    likelihood: Any = None
-    guide: Any = None
-    method: Any = None
-    steps: Any = None
-    lr: Any = None
-    batch_size: Any = None
-    num_draws: Any = 500
-    standardize: Any = True
-    categories: Any = "onehot"
-    missing: Any = "raise"
-    random_state: Any = None
-    inputs: Any = None
-    device: Any = "cpu"
-    engine: Any = "auto"
-    verbose: Any = None
-    _imputer = cast("Imputer | None", None)
+    prior: Part = None
+    likelihood: Part = None
+    guide: Part = None
+    method: Part = None
+    steps: int | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    num_draws: int = 500
+    standardize: bool = True
+    categories: str | Sequence[str] = "onehot"
+    missing: str = "raise"
+    random_state: int | np.random.RandomState | None = None
+    inputs: InputColumns | None = None
+    device: str = "cpu"
+    engine: Engine = "auto"
+    verbose: bool | None = None
+    _fitted: Fitted = field(init=False)  # set as the last act of a fit
+
+    @property
+    def _of_fit(self) -> Fitted:
+        check_is_fitted(self, "_fitted")
+        return self._fitted
+
+    @property
+    def posterior_(self) -> Posterior | Mixture:
+        """The posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns."""
+        return self._of_fit.posterior
+
+    @property
+    def encoder_(self) -> Encoder:
+        """The transformer from columns to inputs."""
+        return self._of_fit.coding.encoder
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
         """Return the parameters; if `deep`, also settings of parts, such as guide__rank, for few rows."""
         params: dict[str, Any] = super().get_params(deep=False)
-        if not deep:
-            return params
         try:
-            parts = self._parts()
+            parts = self._parts() if deep else {}
         except (ValueError, TypeError):  # only parts have settings; `fit` reports other values
             return params
         return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
 
-    def set_params(self, **params: Any) -> Any:
+    def set_params(self, **params: Any) -> Self:
         """Set parameters; guide__rank=5 replaces the guide by a guide of rank 5, given by name or as a setting.
 
         Examples:
             >>> bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3).prior
             Normal(scale=0.3, loc=0.0)
         """
-        direct, inner = grouped(params)
-        known = {name: settings for name, settings in inner.items() if name in PARTS}
-        unknown = {key: value for key, value in params.items() if key.partition("__")[0] not in known}
-        super().set_params(**(direct | unknown))
-        for name, settings in known.items():
-            part = self._parts(as_given=True)[name]
-            if part is None:
-                said = f"Invalid parameters {sorted(settings)} of {name}: the default method has none."
-                raise ValueError(f"{said} Set {name} first.")
-            setattr(self, name, replaced(part, settings))
+        super().set_params(**{key: value for key, value in params.items() if not key.startswith(_OF_PARTS)})
+        for name in PARTS:
+            if settings := below(name, params):
+                part = self._parts(with_settings=False)[name]
+                if part is None:
+                    said = f"Invalid parameters {sorted(settings)} of {name}: the default method has none."
+                    raise ValueError(f"{said} Set {name} first.")
+                setattr(self, name, replaced(part, settings))
         return self
 
     def _given(self) -> Given:
         """Return the parts and settings that were given, the parts as settings."""
-        names, state = ("steps", "lr", "batch_size"), vars(self)
-        parts = {name: part.resolve(state[name]) for name, part in PARTS.items() if state[name] is not None}
-        told = {name: state[name] for name in names if state[name] is not None}
-        return Given(**parts, inputs=self.inputs, settings=told)
+        told = {name: value for name, value in vars(self).items() if value is not None}
+        parts = {name: part.resolve(told[name]) for name, part in PARTS.items() if name in told}
+        return Given(**parts, inputs=self.inputs, settings={key: told[key] for key in _OF_METHODS if key in told})
 
-    def _parts(self, *, learns_on: bool = False, as_given: bool = False) -> dict[str, Any]:
-        """Return the parts by name, the defaults for few rows; the method has its settings, or is `as_given`."""
-        given = self._given()
-        facts = Facts(task=self.TASK, given=given, is_standardized=bool(self.standardize), learns_on=learns_on)
-        choice = choose(facts)
+    def _parts(self, *, learns_on: bool = False, with_settings: bool = True) -> dict[str, Any]:
+        """Return the parts for few rows by name; the method has the guide and settings that were given, if asked."""
+        given, is_scaled = self._given(), bool(self.standardize)
+        choice = choose(Facts(task=self.TASK, given=given, is_standardized=is_scaled, learns_on=learns_on))
         parts = choice.candidates[0]
-        found = {name: getattr(parts, name) for name in PARTS if name != "guide"}
-        found["guide"] = guide_of(parts.method) if given.guide is None else given.guide
-        if as_given:
-            found["method"] = given.method or choice.rule.parts(choice.facts)[0].method
-        return found
+        guide = given.guide or guide_of(parts.method)
+        method = parts.method if with_settings else given.method or choice.rule.parts(choice.facts)[0].method
+        return {name: getattr(parts, name) for name in PARTS if name != "guide"} | {"guide": guide, "method": method}
 
-    def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
-        """Return targets as numbers, and keep their properties for predictions."""
+    def _targets(self, y: ArrayLike, known: Kind | None = None) -> Targets:
+        """Return targets, checked; their kind may be known from a fit, or from classes that were declared."""
         raise NotImplementedError
 
     @_for_estimators()
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Column = None, groups: Column = None) -> Self:
         """Infer the posterior; what cannot be used is a `ValueError`, in the words of scikit-learn, or an `InputError`.
 
         Args:
@@ -151,113 +164,89 @@ class AbstractBNN(BaseEstimator):
             sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
             groups: labels (N,), such as patients: rows held out to choose a fit keep a group together.
         """
-        return self._fit(self._examples(X, y, sample_weight, reset=True, groups=groups), reset=True)
+        return self._infer(*self._examples(X, self._targets(y), sample_weight, groups))
 
-    def _fit(self, examples: Data, *, reset: bool, learns_on: bool = False) -> Self:
-        """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
-        given = self._given()
-        seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        run = Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
-        if reset:
-            tell_of_constants(examples)
-            for name, kind in leaks(examples, self.encoder_.columns).items():
-                leak = Finding(kind, "care", facts={"columns": repr(name)}).lead
-                warn_user(f"{leak}: leave it out then.", PoorFitWarning)
-            num = self._num_labels or None
-            self._facts = Facts.of(self.TASK, examples, given, num_classes=num, learns_on=learns_on)
-            num_data = max(self._facts.num_data, round(examples.total_weight))
-            if 1 < num_data < _FEWEST_ROWS and not learns_on:
-                say = f"There are {num_data} training examples: predictions rest on the prior. Collect"
-                warn_user(f"{say} {_FEWEST_ROWS} or more.", PoorFitWarning)
-        choice = choose(replace(self._facts, given=given, learns_on=learns_on))
-        with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
-            if reset:
-                parts, record = settled(choice, examples, run)
-                run, examples = replace(run, choice=record), examples.with_inputs(parts.inputs)
-                self.posterior_ = fit_in_silence(parts.model(examples), examples, parts.method, run)
-            else:
-                self.posterior_ = fit_on(self.posterior_, choice.candidates[0].method, examples, run)
-        if reset:  # the newest rows alone may suit a constant that is bad for all
-            tell(self.posterior_, examples, progress=run.progress)
+    def _infer(self, coding: Coding, data: Data, *, learns_on: bool = False) -> Self:
+        """Train on examples; `learns_on` if others follow."""
+        given, run = self._given(), self._run()
+        tell_of_constants(data)
+        for name, fault in leaks(data, coding.encoder.columns).items():
+            leak = Finding(fault, "care", facts={"columns": repr(name)}).lead
+            warn_user(f"{leak}: leave it out then.", PoorFitWarning)
+        facts = Facts.of(self.TASK, data, given, num_classes=len(coding.kind.classes) or None, learns_on=learns_on)
+        num_data = max(facts.num_data, round(data.total_weight))
+        if 1 < num_data < _FEWEST_ROWS and not learns_on:
+            say = f"There are {num_data} training examples: predictions rest on the prior. Collect"
+            warn_user(f"{say} {_FEWEST_ROWS} or more.", PoorFitWarning)
+        with waiting(_FITTING, shown=self.verbose is None):
+            parts, record = settled(choose(facts), data, run)
+            data = data.with_inputs(parts.inputs)
+            posterior = fit_in_silence(parts.model(data), data, parts.method, replace(run, choice=record))
+        self._fitted = Fitted(coding, facts, posterior)
+        tell(posterior, data, progress=run.progress)
         return self
 
+    @_for_estimators()
+    def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: Column, declared: Kind | None = None) -> Self:
+        """Train on examples, or from the posterior so far; the newest rows alone may suit a constant, bad for all."""
+        method = self._parts(learns_on=True)["method"]
+        guide = as_guide(guide_of(method))
+        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
+            raise InputError(f"{_SO}, and {guide!r} leaves points without a spread: use another, such as 'laplace'.")
+        if not hasattr(self, "_fitted"):
+            return self._infer(*self._examples(X, self._targets(y, declared), weight), learns_on=True)
+        so_far = self._fitted
+        if self.method is None and built(so_far.posterior.members[0].guide).chains() is not None:
+            raise InputError(f"{_SO}, as independent normals, and Markov chains have none: begin with partial_fit.")
+        _, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
+        choice = choose(replace(so_far.facts, given=self._given(), learns_on=True))
+        with waiting(_FITTING, shown=self.verbose is None):
+            posterior = fit_on(so_far.posterior, choice.candidates[0].method, data, self._run())
+        self._fitted = replace(so_far, posterior=posterior)
+        return self
+
+    def _run(self) -> Run:
+        seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+        return Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
+
     def _examples(
-        self, X: Any, y: Any, weight: Any, *, reset: bool, classes: Any = None, groups: Any = None, is_new: bool = False
-    ) -> Data:
-        """Return checked rows as numbers; a new fit learns the columns, and targets draw what rows lack unless new."""
+        self, X: ArrayLike, targets: Targets, weight: Column = None, groups: Column = None, known: Coding | None = None
+    ) -> tuple[Coding, Data]:
+        """Return the coding of rows, as it is `known` or as they teach it, and them as numbers."""
         check_count(self.num_draws, "num_draws")
-        require_no_dates(y, or_text=self.TASK == "regression")
-        table, y = self._checked(X, y, reset=reset)
-        columns, targets = table.columns, self._check_targets(y, reset=reset, classes=classes)
-        weights = self._weights(y, weight)
+        scaled = check_flag(self.standardize, "standardize")
+        table = checked_inputs(self, X, None if known is None else known.encoder)
+        columns, (y, kind) = table.columns, targets
+        check_consistent_length(columns, y)
+        weights = self._weights(y, kind, weight)
         of_rows = None if groups is None else numbered(groups, len(columns), "groups")
         if weights is not None:
             used = weights > 0
-            columns, targets, weights = columns[used].reset_index(drop=True), targets[used], weights[used]
+            columns, y, weights = columns[used].reset_index(drop=True), y[used], weights[used]
             of_rows = None if of_rows is None else of_rows[used]
-        if reset:
-            self.encoder_ = Encoder.learn(columns, table.how, categories=self.categories, missing=self.missing)
-        x, categories = self.encoder_.matrix(columns), self.encoder_.onehot()
-        learns = bool(categories) or self.missing == "impute"
-        both = with_targets(x, targets, self._num_labels) if learns and not is_new else x
-        if reset:
-            self._imputer = Imputer(both, categories, both.shape[1] - x.shape[1]) if learns else None
-        if self._imputer is not None:
-            imputer = replace(self._imputer, targets=both.shape[1] - x.shape[1])
-            x, targets, weights, copies = stacked(both, targets, weights, imputer)
-            of_rows = copies if of_rows is None or copies is None else of_rows[copies]
-        names, scaled = self.encoder_.get_feature_names_out().tolist(), check_flag(self.standardize, "standardize")
-        return Data(x, targets, weights=weights, standardize=scaled, feature_names=names, groups=of_rows)
+        if known is None:
+            encoder = Encoder.learn(columns, table.how, categories=self.categories, missing=self.missing)
+            both = with_targets(encoder.matrix(columns), y, len(kind.classes))
+            has_draws = bool(encoder.onehot()) or encoder.missing == "impute"
+            num_targets = both.shape[1] - len(encoder.get_feature_names_out())
+            imputer = Imputer(both, encoder.onehot(), num_targets) if has_draws else None
+            known = Coding(encoder, imputer, kind)
+        x = known.encoder.matrix(columns)
+        if known.imputer is not None:
+            both = with_targets(x, y, len(kind.classes)) if known.imputer.targets else x
+            x, y, weights, rows = stacked(both, y, weights, known.imputer)
+            of_rows = rows if of_rows is None or rows is None else of_rows[rows]  # copies of a row are a group
+        names = known.encoder.get_feature_names_out().tolist()
+        return known, Data(x, y, weights=weights, standardize=scaled, feature_names=names, groups=of_rows)
 
-    @_for_estimators()
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        method, reset = self._parts(learns_on=True)["method"], not hasattr(self, "posterior_")
-        guide, so = as_guide(guide_of(method)), "partial_fit makes the posterior so far the prior of the next batch"
-        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
-            raise InputError(f"{so}, and {guide!r} leaves points without a spread: use another, such as 'laplace'.")
-        if not reset and self.method is None and built(self.posterior_.members[0].guide).chains() is not None:
-            raise InputError(f"{so}, as independent normals, and Markov chains have none: begin with partial_fit.")
-        return self._fit(self._examples(X, y, sample_weight, reset=reset, classes=classes), reset=reset, learns_on=True)
-
-    def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[Table, Any]:
-        """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
-        for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
-            check_unmasked(values, name)
-            if isinstance(values, torch.Tensor):
-                as_tensor(values, name)
-        require_known(y)
-        has_targets, known = not (isinstance(y, str) and y == NO_TARGETS), None if reset else self.encoder_
-        of_numbers = {"dtype": np.float64, "ensure_all_finite": False}
-        if is_frame(X):
-            frame = framed(X)
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            frame = frame if known is None else frame.set_axis([*known.columns], axis=1)
-            rows = np.zeros((len(frame), 1))
-            _, y = check_X_y(rows, y if has_targets else rows[:, 0], **of_numbers, **self._TARGETS)
-        else:
-            odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
-            if odd is not None:
-                of = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
-                said = f"X is an array with {str(odd)!r}, and arrays hold numbers"
-                raise InputError(f"{said}: pass a data frame with {of}.")
-            if has_targets:
-                X, y = validate_data(self, X, y, reset=reset, **of_numbers, **self._TARGETS)
-            else:
-                X = validate_data(self, X, reset=reset, **of_numbers)
-            frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])] if known is None else [*known.columns])
-        table = read(frame, categories=self.categories, missing=self.missing) if known is None else known.read(frame)
-        for note in table.notes:
-            warn_user(f"C{note[1:]}.")
-        return table, y
-
-    def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+    def _weights(self, targets: np.ndarray, kind: Kind, weight: Column) -> np.ndarray | None:
         """Return the weights of examples, or None where all count once."""
-        if sample_weight is None:
+        if weight is None:
             return None
-        check_unmasked(sample_weight, "sample_weight")
-        return np.asarray(_check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True))
+        check_unmasked(weight, "sample_weight")
+        return np.asarray(_check_sample_weight(weight, targets, dtype=np.float64, ensure_non_negative=True))
 
-    def predict_dist(self, X: Any) -> Prediction:
+    def predict_dist(self, X: ArrayLike) -> Prediction:
         """Return the full predictive distribution in original units: the mixture over posterior draws.
 
         Examples:
@@ -267,58 +256,49 @@ class AbstractBNN(BaseEstimator):
         """
         return self._predict_rows(self._inputs(X)).named_as(X)
 
-    def outside(self, X: Any) -> pd.DataFrame:
+    def outside(self, X: ArrayLike) -> pd.DataFrame:
         """Return counts of unknown categories, missing values and numbers beyond those of the fit, by column."""
-        check_is_fitted(self, "posterior_")
-        return self.encoder_.outside(self._checked(X, reset=False)[0].columns).table
+        return self.encoder_.outside(checked_inputs(self, X, self.encoder_).columns).table
 
-    def _inputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, "posterior_")
-        table, _ = self._checked(X, reset=False)
-        outside = self.encoder_.outside(table.columns)
+    def _inputs(self, X: ArrayLike) -> np.ndarray:
+        encoder = self.encoder_
+        columns = checked_inputs(self, X, encoder).columns
+        outside = encoder.outside(columns)
         if len(outside.table.query("unknown > 0 or missing > 0")):
-            what = "are -1" if self.encoder_.categories == "ordinal" else "are predicted as mixtures of the known ones"
-            warn_user(
+            what = "are -1" if encoder.categories == "ordinal" else "are predicted as mixtures of the known ones"
+            said = (
                 f"X has what the fit had not: unknown categories {what}, and missing values are drawn given the others."
-                f"\n{outside.table.to_string()}"
             )
+            warn_user(f"{said}\n{outside.table.to_string()}")
         elif outside.warning:
             warn_user(outside.warning)
-        return self.encoder_.matrix(table.columns)
+        return encoder.matrix(columns)
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        return predict_copies(self.posterior_, self._imputer, inputs, num_draws=int(self.num_draws))
+        return predict_copies(self.posterior_, self._of_fit.coding.imputer, inputs, num_draws=int(self.num_draws))
 
-    def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
+    def _predict_blocks[T](self, X: ArrayLike, read: Callable[[Prediction], T]) -> list[T]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
-        inputs, blocks = self._inputs(X), []
-        size = max(1, _AT_ONCE // (self.num_draws * max(1, self._width)))
+        inputs, blocks = self._inputs(X), list[T]()
+        size = max(1, _AT_ONCE // (self.num_draws * max(1, math.prod(self._of_fit.coding.kind.shape))))
         for start in range(0, len(inputs), size):
             prediction = self._predict_rows(inputs[start : start + size])
             prediction.first_row = start
             blocks.append(read(prediction))
         return blocks
 
-    @property
-    def _width(self) -> int:
-        """The number of columns that a prediction has."""
-        raise NotImplementedError
-
-    @property
-    def _num_labels(self) -> int:
-        return self._width if self.TASK == "classification" else 0
-
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "posterior_" in state:
-            state["posterior_"] = to_tree(state["posterior_"])
+        state: dict[str, Any] = {**super().__getstate__()}
+        if "_fitted" in state:
+            state["_fitted"] = vars(self._fitted) | {"posterior": to_tree(self._fitted.posterior)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "posterior_" in state:
+        if "_fitted" in state:
             net = self.net if isinstance(self.net, nn.Module) else None
-            self.posterior_ = from_tree(state["posterior_"], Path("The pickle"), net=net)
+            posterior = from_tree(state["_fitted"].pop("posterior"), Path("The pickle"), net=net)
+            self._fitted = Fitted(**state["_fitted"], posterior=posterior)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted estimator to a new file for `load`, which executes nothing in it, and return the file.
@@ -330,42 +310,44 @@ class AbstractBNN(BaseEstimator):
             >>> bnn.BNNRegressor.load(model.save("model")).predict([[2.0]]) == model.predict([[2.0]])
             array([ True])
         """
-        check_is_fitted(self, "posterior_")
-        write_tree(Path(path), {"format_version": FORMAT_VERSION} | content(self), replaces=False)
+        write_tree(Path(path), {"format_version": FORMAT_VERSION} | content(self, self._of_fit), replaces=False)
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Any:
+    def load(cls, path: str | Path) -> Self:
         """Return the estimator that `save` wrote; it predicts the same bits. A file that does not fit is refused."""
         return rebuilt(cls, content_of(Path(path)), Path(path))
 
-    def _evidence(self, X: Any, y: Any, held_out: Any) -> Evidence:
+    def _evidence(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None) -> Evidence:
         """Return what checks of the fit look at, with the names of columns and classes."""
-        check_is_fitted(self, "posterior_")
-        labels = vars(self).get("classes_")
-        of_fit: Any = {"weight": None, "reset": False, "classes": labels}
-        train = self._examples(X, y, **of_fit)
-        test = None if held_out is None else self._examples(*held_out, is_new=True, **of_fit)
-        names, seed = [] if labels is None else [str(label) for label in labels], self.posterior_.seed
-        return Evidence(self.posterior_, train, test, Budget(), seed, names, columns=self.encoder_.positions())
+        coding, posterior, test = self._of_fit.coding, self.posterior_, None
+        _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
+        if held_out is not None:  # targets held out tell nothing of what their rows lack
+            new = replace(coding, imputer=coding.imputer and replace(coding.imputer, targets=0))
+            _, test = self._examples(held_out[0], self._targets(held_out[1], coding.kind), known=new)
+        names = [str(label) for label in coding.kind.classes]
+        return Evidence(posterior, train, test, Budget(), posterior.seed, names, columns=coding.encoder.positions())
 
-    def diagnose(self, X: Any, y: Any, held_out: tuple[Any, Any] | None = None) -> Diagnosis:
+    def diagnose(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None) -> Diagnosis:
         """Look for reasons not to trust the fit to rows X and y, as `pyrobnn.diagnose`.
 
         `held_out` is a pair (X, y) of rows that the fit has not seen. Without them a fit may be called bad, never good.
         """
         return _spelled(diagnosis_of(self._evidence(X, y, held_out)))
 
-    def report(self, path: str | Path, X: Any, y: Any, held_out: tuple[Any, Any] | None = None) -> Path:
+    def report(
+        self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None
+    ) -> Path:
         """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
         from pyrobnn.report import Facts, render
         from pyrobnn.runs.run import simple_scores
 
         evidence = self._evidence(X, y, held_out)
         data = evidence.train if evidence.held_out is None else evidence.held_out
-        facts = Facts(layout=self.encoder_.layout())
         found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
-        page = render(evidence, found, scores, simple_scores(evidence, data), facts)
+        page = render(
+            evidence, found, scores, simple_scores(evidence, data), Facts(layout=self.encoder_.layout())
+        )
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
@@ -383,7 +365,7 @@ def _spelled(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
 
 
-def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
+def nested(prefix: str, part: Part) -> Iterator[tuple[str, Any]]:
     """Yield the settings of a part and of the parts in it, by names such as guide__rank."""
     for name in fields_of(type(part)):
         value = getattr(part, name)
@@ -391,61 +373,32 @@ def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
         yield from nested(f"{prefix}__{name}", value)
 
 
+def below(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values under names that begin with a name and "__", without these."""
+    return {key.removeprefix(f"{name}__"): value for key, value in values.items() if key.startswith(f"{name}__")}
+
+
 def replaced(part: Any, values: Mapping[str, Any]) -> Any:
     """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`."""
-    direct, inner = grouped(values)
     known = list(fields_of(type(part)))
-    for name in (*direct, *inner):
+    for name in (key.partition("__")[0] for key in values):
         if name not in known:
             hint = did_you_mean(name, known)
             raise ValueError(f"Invalid parameter {name!r} for {part!r}.{hint} Valid parameters are: {known!r}.")
-    changed = replace(part, **direct) if direct else part
-    below = {name: replaced(getattr(changed, name), settings) for name, settings in inner.items()}
-    return replace(changed, **below) if below else changed
+    changed = replace(part, **{name: values[name] for name in known if name in values})
+    inner = {name: settings for name in known if (settings := below(name, values))}
+    return replace(changed, **{name: replaced(getattr(changed, name), inner[name]) for name in inner})
 
 
-def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split values into those under plain names, and those under nested names by the first name."""
-    direct = {key: value for key, value in values.items() if "__" not in key}
-    inner: dict[str, dict[str, Any]] = {}
-    for key in [key for key in values if key not in direct]:
-        name, _, rest = key.partition("__")
-        inner.setdefault(name, {})[rest] = values[key]
-    return direct, inner
-
-
-def require_no_dates(y: Any, *, or_text: bool) -> None:
-    """Refuse targets that are dates, or texts; objects may be texts of numbers, which scikit-learn reads."""
-    values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
-    odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
-    if isinstance(odd, _TIMES):
-        kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
-        how = "make numbers of them, as days or pandas.cut(..., labels=False)"
-        raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: {how}.")
-    if or_text and isinstance(odd, str):
-        said = f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}"
-        raise InputError(f"{said}: use BNNClassifier for classes, or make numbers of text that stands for them.")
-
-
-def _first_odd(values: Any) -> Any:
-    """Return the first text that is no number, or the first date, of an array; None if there is none."""
-    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "OUMm"
-    for value in values.flat if is_array else ():
-        try:
-            if isinstance(value, _TIMES) or (isinstance(value, str) and float(value) is None):
-                return value
-        except ValueError:
-            return value
-    return None
-
-
-def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:
+def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Posterior | Mixture:
     """Return the posterior with that so far, as independent normals, for its prior, for each member by itself."""
-    alone = method.learning_on()
     later: dict[Posterior, Any] = {}
     for index, member in enumerate(dict.fromkeys(fitted.members)):
+        for name, value in member.bnn.net.named_parameters():
+            if value.requires_grad:
+                raise InputError(f"{_SO}, and {name!r} has no prior: give all weights a prior.")
         of_member = replace(run, seed=derive(run.seed, f"member {index}"))
-        later[member] = fit_in_silence(_updated(member), examples, alone, of_member)
+        later[member] = fit_in_silence(update_prior(member), examples, method.learning_on(), of_member)
     first = later[fitted.members[0]]
     first.note(measured=fitted.record.measured)
     if not isinstance(fitted, Mixture):
@@ -453,10 +406,56 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     return Mixture([later[member] for member in fitted.members], seed=run.seed, record=first.record)
 
 
-def _updated(posterior: Posterior) -> BNN:
-    """Return the model with a posterior for its prior; refuse weights without a prior."""
-    fixed = [name for name, value in posterior.bnn.net.named_parameters() if value.requires_grad]
-    if fixed:
-        so = "partial_fit makes the posterior so far the prior of the next batch"
-        raise InputError(f"{so}, and {fixed[0]!r} has no prior: give all weights a prior.")
-    return update_prior(posterior)
+def checked_inputs(estimator: BaseEstimator, X: ArrayLike, known: Encoder | None) -> Table:
+    """Return inputs as a table, read as in the fit if its encoder is known; scikit-learn checks names and number."""
+    check_unmasked(X, "X")  # scikit-learn drops masks
+    if is_frame(X):
+        frame = framed(X)
+        validate_data(estimator, X, reset=known is None, skip_check_array=True)
+    else:
+        odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
+        if odd is not None:
+            of = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
+            raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {of}.")
+        values = validate_data(estimator, X, reset=known is None, dtype=np.float64, ensure_all_finite=False)
+        frame = pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])])
+    if known is None:
+        table = read(frame, categories=estimator.categories, missing=estimator.missing)
+    else:
+        table = known.read(frame.set_axis([*known.columns], axis=1))
+    for note in table.notes:
+        warn_user(f"X as it was read: {note}.")
+    return table
+
+
+def checked_targets(y: ArrayLike, *, are_numbers: bool) -> np.ndarray:
+    """Return targets (N,) or (N, K), or labels (N,); refuse gaps, dates, and text in place of numbers."""
+    if y is None:
+        raise InputError("A fit requires y to be passed, but the target y is None.")
+    values = np.asarray(y)
+    odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
+    if isinstance(odd, _TIMES):
+        kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
+        raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: make numbers of them, as days or by pandas.cut.")
+    if are_numbers and isinstance(odd, str):
+        said = f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}"
+        raise InputError(f"{said}: use BNNClassifier for classes, or make numbers of text that stands for them.")
+    check_unmasked(y, "y")
+    require_known(y)
+    return np.asarray(_check_y(y, multi_output=are_numbers, y_numeric=are_numbers))
+
+
+def _first_odd(values: object) -> object:
+    """Return the first date, or text that is no number, of an array; None if there is none."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUMm":
+        return None
+    odd = (one for one in values.flat if isinstance(one, _TIMES) or (isinstance(one, str) and not _is_number(one)))
+    return next(odd, None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,68 +1,99 @@
-"""Files of fitted estimators: the posterior as `bnn.save` has it, the encoder and the parameters; no code."""
+"""What a fit keeps, and files of it: the posterior as `bnn.save` has it, the encoder and the parameters; no code."""
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 
 from pyrobnn._core.errors import REFUSALS, InputError, shown
 from pyrobnn._core.settings import to_dict
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.inference.parts import PARTS, Facts
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import from_tree
 from pyrobnn.storage.save import to_tree
 from pyrobnn.tables.encoder import Encoder
 
 
-def content(model: Any) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What targets are: the shape of predictions for a row, () or (K,), and the K classes, none for numbers."""
+
+    shape: tuple[int, ...]
+    classes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """From columns and targets to numbers, as learned from the rows of a fit; without an imputer nothing is drawn."""
+
+    encoder: Encoder
+    imputer: Imputer | None
+    kind: Kind
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a fit leaves: the coding of rows, what the rules looked at, and the posterior."""
+
+    coding: Coding
+    facts: Facts
+    posterior: Posterior | Mixture
+
+
+def content(model: BaseEstimator, fitted: Fitted) -> dict[str, Any]:
     """Return the content of a file; refuse parameters that are objects."""
-    params, parts, state = dict[str, Any](), dict[str, Any](), vars(model)
+    params = dict[str, Any]()
     for name, given in model.get_params(deep=False).items():
         value = given.item() if isinstance(given, np.generic) else given
-        if name in PARTS and (dataclasses.is_dataclass(value) or isinstance(value, Mapping)):
-            parts[name] = to_dict(value)
-        elif isinstance(value, Mapping):  # by class, which may be no text
-            params[name] = [[np.asarray(key).item(), weight] for key, weight in value.items()]
-        elif value is None or isinstance(value, (str, bool, int, float)):
-            params[name] = value
-        else:
+        if name == "class_weight" and isinstance(value, Mapping):  # labels may be no texts
+            value = [[np.asarray(label).item(), weight] for label, weight in value.items()]
+        try:
+            params[name] = to_dict(value)
+        except InputError:
             how = "set a number, a text or a setting by set_params, or save its `posterior_` by bnn.save"
-            raise InputError(f"`{name}` is an object, {shown(value)}, which a file does not hold: {how}.")
-    imputer, facts = model._imputer, {name: value for name, value in vars(model._facts).items() if name != "given"}
+            raise InputError(f"`{name}` is an object, {shown(value)}, which a file does not hold: {how}.") from None
+    coding = fitted.coding
+    arrays = {"classes_": coding.kind.classes, "feature_names_in_": vars(model).get("feature_names_in_", np.zeros(0))}
+    imputer = coding.imputer and {"rows": torch.from_numpy(coding.imputer.rows), "targets": coding.imputer.targets}
     return {
         "estimator": type(model).__name__,
         "params": params,
-        "parts": parts,
-        "encoder": dataclasses.asdict(model.encoder_),
-        "arrays": {name: [str(v.dtype), v.tolist()] for name, v in state.items() if isinstance(v, np.ndarray)},
-        "shape": state.get("_shape"),
-        "facts": facts,
-        "imputer": imputer and {"rows": torch.from_numpy(imputer.rows), "targets": imputer.targets},
-        "posterior": to_tree(model.posterior_),
+        "encoder": asdict(coding.encoder),
+        "arrays": {name: [str(values.dtype), values.tolist()] for name, values in arrays.items()},
+        "shape": coding.kind.shape,
+        "facts": {name: value for name, value in vars(fitted.facts).items() if name != "given"},
+        "imputer": imputer,
+        "posterior": to_tree(fitted.posterior),
     }
 
 
-def rebuilt(kind: Any, content: Mapping[str, Any], path: Path) -> Any:
+def rebuilt[E: BaseEstimator](kind: type[E], content: Mapping[str, Any], path: Path) -> E:
     """Return the estimator of a file with such content; refuse what does not fit together."""
     found = content.get("estimator", "a posterior")
     if found != kind.__name__:
         raise InputError(f"{path} holds {shown(found)}, no {kind.__name__}: load it as that, or by bnn.load.")
     try:
-        pairs = {name: dict(value) for name, value in content["params"].items() if isinstance(value, list)}
-        parts = {name: PARTS[name].resolve(table) for name, table in content["parts"].items()}
-        model, encoder = kind(**(content["params"] | pairs | parts)), Encoder.stored(content["encoder"])
+        tables = {name: table for name, table in content["params"].items() if isinstance(table, Mapping)}
+        params = content["params"] | {name: PARTS[name].resolve(table) for name, table in tables.items()}
+        if isinstance(params.get("class_weight"), list):
+            params["class_weight"] = dict(params["class_weight"])
+        model, encoder = kind(**params), Encoder.stored(content["encoder"])
         arrays = {name: np.array(values, dtype=dtype) for name, (dtype, values) in content["arrays"].items()}
-        model.posterior_, model.encoder_ = from_tree(content["posterior"], path), encoder
-        model.n_features_in_, model._facts = len(encoder.columns), Facts(**content["facts"])
-        vars(model).update({name: arrays[name] for name in ("classes_", "feature_names_in_") if name in arrays})
-        if content["shape"] is not None:
-            model._shape = tuple(content["shape"])
-        if (gaps := content["imputer"]) is not None:
-            model._imputer = Imputer(gaps["rows"].numpy(), encoder.onehot(), gaps["targets"])
-        first, width = model.posterior_.members[0], len(encoder.get_feature_names_out())
+        targets = Kind(tuple(content["shape"] or ()), arrays["classes_"])
+        gaps = content["imputer"]
+        imputer = gaps and Imputer(gaps["rows"].numpy(), encoder.onehot(), gaps["targets"])
+        posterior = from_tree(content["posterior"], path)
+        model._fitted = Fitted(Coding(encoder, imputer, targets), Facts(**content["facts"]), posterior)
+        model.n_features_in_ = len(encoder.columns)
+        if len(arrays["feature_names_in_"]):
+            model.feature_names_in_ = arrays["feature_names_in_"]
+        first, width = posterior.members[0], len(encoder.get_feature_names_out())
         if first.x_scaler.row(first.example[0]) != (width,):
             raise InputError(f"the encoder makes {width} columns, which the posterior does not take")
     except (*REFUSALS, AttributeError) as error:
