@@ -345,9 +345,7 @@ class AbstractBNN(BaseEstimator):
         evidence = self._evidence(X, y, held_out)
         data = evidence.train if evidence.held_out is None else evidence.held_out
         found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
-        page = render(
-            evidence, found, scores, simple_scores(evidence, data), Facts(layout=self.encoder_.layout())
-        )
+        page = render(evidence, found, scores, simple_scores(evidence, data), Facts(layout=self.encoder_.layout()))
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
