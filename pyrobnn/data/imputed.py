@@ -10,8 +10,7 @@ TO_FIT = 5  # copies of a row that lacks values
 TO_PREDICT = 20
 _FITS_A_COLUMN = 5
 _MOST_LEARNED_ROWS = 2000
-_ROWS_A_TERM = 40
-"""Rows for each term of a regression with squares and products."""
+_ROWS_A_TERM = 40  # rows for each term of a regression with squares and products
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -10,8 +10,7 @@ from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._torch.inputs import X, flat_rows
 
-_FEWEST_INPUTS = 10
-"""Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
+_FEWEST_INPUTS = 10  # that differ; below, rows of the same inputs are no copies but a table of categories
 _MOST_CLASSES = 10
 _NUMBERS_AT_ONCE = 2**16
 
