@@ -166,7 +166,7 @@ def error(evidence: Evidence) -> Finding | None:
         return None
     line = ordinary.cross_validated.mean[: len(y)]
     if evidence.held_out is not None:
-        line = ordinary.predict(evidence.judged.x).mean
+        line = torch.stack([ordinary.predict(x).mean for x in evidence.copies]).mean(0)
     constant = evidence.train.y.double().mean(0).expand_as(y)
     own, *others = [
         (one.double().cpu() - y).square().mean().item() for one in (evidence.prediction.mean, line, constant)

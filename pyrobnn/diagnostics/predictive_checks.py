@@ -63,7 +63,7 @@ def tests_of(evidence: Evidence) -> dict[str, Deviation]:
     """Return the tests of predictions for held-out data, by 200 targets or more that the fit simulates."""
     seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
     num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
-    simulated = evidence.posterior.predict(evidence.judged.x, num_draws=num, seed=seed).sample(seed=seed)
+    simulated = evidence.predict_judged(num_draws=num, seed=seed).sample(seed=seed)
     return predictive_tests(evidence.prediction, evidence.judged.y, simulated, seed=evidence.seed)
 
 

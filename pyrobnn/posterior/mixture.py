@@ -149,18 +149,21 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
 
 
 def predict_copies(
-    posterior: Posterior | Mixture, imputer: Imputer | None, x: np.ndarray, *, num_draws: int
+    posterior: Posterior | Mixture, imputer: Imputer | None, x: np.ndarray, *, num_draws: int, seed: int | None = None
 ) -> Prediction:
     """Predict for rows (N, features), with NaN where they lack a value: each copy of these rows has some of the draws.
 
     The draws are at least one for each copy and each member of a mixture. The imputer is None if rows lack nothing.
     """
     if imputer is None or not imputer.lacking(x).any():
-        return posterior.predict(x, num_draws=num_draws)
-    draws = max(math.ceil(num_draws / TO_PREDICT), len(posterior.members))
+        return posterior.predict(x, num_draws=num_draws, seed=seed)
+    draws, root = (
+        max(math.ceil(num_draws / TO_PREDICT), len(posterior.members)),
+        posterior.seed if seed is None else seed,
+    )
 
     def predict(rows: np.ndarray, count: int, number: int) -> Prediction:
-        return posterior.predict(rows, num_draws=count, seed=derive(posterior.seed, f"copy {number}"))
+        return posterior.predict(rows, num_draws=count, seed=derive(root, f"copy {number}"))
 
     lacks = imputer.lacking(x).any(1)
     copies = enumerate(imputer.copies(x[lacks], TO_PREDICT))

@@ -126,8 +126,8 @@ def render(
 def _figures(evidence: Evidence, layout: Sequence[Input], *, has_means: bool) -> Iterator[tuple[str, Figure]]:
     """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
     posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
-    scored = train if evidence.held_out is None else evidence.held_out
-    prediction, y, history = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS), scored.y, posterior.history
+    scored, prediction, history = evidence.judged, evidence.prediction, posterior.history
+    y = scored.y
     target, is_classes = train.target_name, prediction.is_classification
     num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not is_classes:

@@ -160,6 +160,8 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
         budget=Budget(draws=num_draws),
         seed=posterior.seed,
         class_names=dataset.class_names,
+        given=dataset.held_out(prepared.spec.data.split),
+        imputer=dataset.imputer,
         table=dataset.data,
         columns=None if dataset.encoder is None else dataset.encoder.positions(),
         dropped=prepared.spec.data.drop,

@@ -3,18 +3,21 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pyrobnn import nets
 from pyrobnn._core.random import derive
+from pyrobnn._torch.inputs import X
+from pyrobnn.data.imputed import TO_PREDICT, Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import BaseLikelihood, as_likelihood
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines, shuffled_rows
@@ -66,7 +69,8 @@ class Evidence:
     """A fit with its training data and those held out, if any, and what follows from them.
 
     `table` has all rows in the order of their file, `columns` the positions of the inputs that a column of the file
-    became, and `dropped` its columns that are no inputs.
+    became, and `dropped` its columns that are no inputs. `given` are the inputs held out (N, features) with NaN where
+    rows lack values, which the `imputer` draws: predictions and baselines are mixtures over copies of such rows.
     """
 
     posterior: Posterior | Mixture
@@ -78,6 +82,8 @@ class Evidence:
     table: Data | None = None
     columns: Mapping[str, Sequence[int]] | None = None
     dropped: Sequence[str] = ()
+    given: np.ndarray | None = None
+    imputer: Imputer | None = None
 
     @functools.cached_property
     def baselines(self) -> dict[str, Baseline]:
@@ -125,19 +131,34 @@ class Evidence:
     @functools.cached_property
     def prediction(self) -> Prediction:
         """The predictions for the rows judged."""
-        return self.of_learned if self.held_out is None else self._predicted(self.judged)
+        return self.of_learned if self.held_out is None else self._predicted(self.predict_judged)
 
     @functools.cached_property
     def of_learned(self) -> Prediction:
         """The predictions for training rows."""
-        return self._predicted(self.learned)
+        return self._predicted(functools.partial(self.posterior.predict, self.learned.x))
 
-    def _predicted(self, data: Data) -> Prediction:
-        posterior, draws = self.posterior, self.budget.draws
-        prediction = posterior.predict(data.x, num_draws=draws, seed=self.seed)
+    def predict_judged(self, *, num_draws: int, seed: int) -> Prediction:
+        """Predict for the rows judged, each a mixture over copies if it lacks values."""
+        if self.given is None:
+            return self.posterior.predict(self.judged.x, num_draws=num_draws, seed=seed)
+        x = self.given[self.judged_rows.numpy()]
+        return predict_copies(self.posterior, self.imputer, x, num_draws=num_draws, seed=seed)
+
+    def _predicted(self, predict: Callable[..., Prediction]) -> Prediction:
+        draws = self.budget.draws
+        prediction = predict(num_draws=draws, seed=self.seed)
         if prediction.is_continuous or not prediction.has_quantiles or draws <= _DRAWS_OF_STEPS:
             return prediction
-        return posterior.predict(data.x, num_draws=max(_DRAWS_OF_STEPS, len(posterior.members)), seed=self.seed)
+        return predict(num_draws=max(_DRAWS_OF_STEPS, len(self.posterior.members)), seed=self.seed)
+
+    @functools.cached_property
+    def copies(self) -> list[X]:
+        """The inputs of the rows judged, several times if some lack values."""
+        x = None if self.given is None else self.given[self.judged_rows.numpy()]
+        if x is None or self.imputer is None or not self.imputer.lacking(x).any():
+            return [self.judged.x]
+        return list(torch.from_numpy(self.imputer.copies(x, TO_PREDICT)))
 
     @functools.cached_property
     def basis(self) -> Basis:
@@ -157,8 +178,9 @@ class Evidence:
     def rivals(self) -> dict[str, Tensor]:
         """The log scores (N,) of the baselines for the rows judged, cross-validated where these are of training."""
         if self.held_out is not None:
-            x, y = self.judged.x, self.judged.y
-            return {name: model.predict(x).log_prob(y) for name, model in self.baselines.items()}
+            y, num = self.judged.y, math.log(len(self.copies))
+            scores = {name: [one.predict(x).log_prob(y) for x in self.copies] for name, one in self.baselines.items()}
+            return {name: torch.stack(each).logsumexp(0) - num for name, each in scores.items()}
         y, num = self.train.y, len(self.learned)
         return {name: model.cross_validated.log_prob(y[model.rows])[:num] for name, model in self.baselines.items()}
 
