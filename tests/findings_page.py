@@ -19,7 +19,7 @@ ANCHORS = {
     "The data": "held-out-data",
 }
 Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
-CHEAP = {check.name for check in checks.CHECKS}
+CHEAP = {*checks.CHECKS}
 
 
 class Row(NamedTuple):
@@ -87,9 +87,9 @@ def cells(row):
 
 def section(title):
     """A section of the page: what its findings ask for, and how its checks, alike ones in a row, are computed."""
-    found, asked, by_name = {}, [], {check.name: check for check in CHECKS}
+    found, asked = {}, []
     for row in (row for row in ROWS if row.section == title):
-        computed = " ".join(inspect.getdoc(by_name[row.check].of).split())
+        computed = " ".join(inspect.getdoc(CHECKS[row.check]).split())
         name = f"`{row.statistic or row.check}`{'*' * (row.check in CHEAP)}"
         found.setdefault((computed, row.false_alarm), []).append(name)
         asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(row)]

@@ -86,8 +86,8 @@ def fitted(name):
     """The baselines of a likelihood, fitted to the first half of the data, and the second half."""
     likelihood, outputs = LIKELIHOODS[name]
     x, y = problem()[0], all_targets(name)
-    model = bnn.BNN(bnn.MLP(FEATURES, [2], outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
-    return fit_baselines(model, bnn.Data(x[:NUM], y[:NUM])), bnn.Data(x[NUM:], y[NUM:])
+    setting = bnn.BNN(bnn.MLP(FEATURES, [2], outputs), likelihood=likelihood).settings["likelihood"]
+    return fit_baselines(setting, bnn.Data(x[:NUM], y[:NUM]), outputs), bnn.Data(x[NUM:], y[NUM:])
 
 
 def score(baseline, data):
@@ -181,10 +181,7 @@ def test_pure_noise_is_shrunk_to_a_constant():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(600, 1, 10, 20, generator=generator)
     y = torch.randint(2, (600,), generator=generator)
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(200, 3))
-    found = fit_baselines(
-        bnn.BNN(net, likelihood="categorical", prior=bnn.priors.Normal(1.0)), bnn.Data(x[:100], y[:100])
-    )
+    found = fit_baselines(bnn.likelihoods.Categorical(), bnn.Data(x[:100], y[:100]), 3)
     new = bnn.Data(x[100:], y[100:])
     assert score(found["linear"], new) > score(found["constant"], new) - 0.05
     unseen = found["constant"].predict(x[:1]).class_probs[0, 2]
@@ -193,10 +190,9 @@ def test_pure_noise_is_shrunk_to_a_constant():
 
 def test_what_has_no_baselines():
     x, y = torch.randn(10, 2), torch.randn(10)
-    model = bnn.BNN(bnn.MLP(2, [2], 1), prior=bnn.priors.Normal(1.0))
-    assert fit_baselines(model, bnn.Data(x[:1], y[:1])) == {}
-    wide = bnn.BNN(torch.nn.Linear(20_001, 1), prior=bnn.priors.Normal(1.0))
-    assert list(fit_baselines(wide, bnn.Data(torch.randn(4, 20_001), y[:4]))) == ["constant"]
+    likelihood = bnn.likelihoods.Gaussian()
+    assert fit_baselines(likelihood, bnn.Data(x[:1], y[:1]), 1) == {}
+    assert list(fit_baselines(likelihood, bnn.Data(torch.randn(4, 20_001), y[:4]), 1)) == ["constant"]
 
 
 def test_examples_count_by_their_weights():
@@ -205,9 +201,9 @@ def test_examples_count_by_their_weights():
 
     x, y = problem()[0][:NUM], targets_of("gaussian")
     weights = torch.where(x[:, 0] + x[:, 2] > 0, 5.0, 0.2)
-    model = bnn.BNN(bnn.MLP(FEATURES, [2], 1), prior=bnn.priors.Normal(1.0))
+    likelihood = bnn.likelihoods.Gaussian()
     y = y + 3000 * x[:, 0].square()  # no line fits it everywhere
-    found = fit_baselines(model, bnn.Data(x, y, weights=weights))
+    found = fit_baselines(likelihood, bnn.Data(x, y, weights=weights), 1)
     mean = float((weights * y).sum() / weights.sum())
     constant = found["constant"].predict(x[:1])
     assert float(constant.mean) == pytest.approx(mean, rel=1e-4)
@@ -217,7 +213,7 @@ def test_examples_count_by_their_weights():
         other = LinearRegression().fit(x.numpy(), y.numpy(), sample_weight=sample_weight).predict(x.numpy())
         error = np.abs(found["linear"].predict(x).mean.numpy() - other).max()
         assert error < 0.15 * spread if is_near else error > 0.5 * spread
-    plain, ones = (fit_baselines(model, bnn.Data(x, y, weights=one)) for one in (None, torch.ones(NUM)))
+    plain, ones = (fit_baselines(likelihood, bnn.Data(x, y, weights=one), 1) for one in (None, torch.ones(NUM)))
     assert torch.allclose(plain["linear"].predict(x).mean, ones["linear"].predict(x).mean)
 
 

@@ -17,6 +17,7 @@ from pyrobnn.diagnostics import continuation
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.diagnostics.continuation import ElboGain
 from pyrobnn.posterior.record import Convergence, FitRecord
+from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Evidence
 
 LEVEL = 0.05
@@ -76,9 +77,8 @@ def short(monkeypatch):
 
 def found_by(name, posterior, data=None, seed=0):
     """The finding of a check, of a posterior that nothing else is known of."""
-    (check,) = (check for check in CHECKS if check.name == name)
-    (found,) = check(Evidence(posterior, correlated(0)[1] if data is None else data, seed=seed)) or (None,)
-    return found
+    evidence = Evidence(posterior, correlated(0)[1] if data is None else data, seed=seed)
+    return next(findings({name: CHECKS[name]}, evidence), None)
 
 
 def continued(posterior, data, seed=0):

@@ -203,15 +203,6 @@ def test_curvature_of_outputs_that_depend_on_each_other_is_refused(fit):
         fit(model_of(normalised()), bnn.Data(CODES.float(), Y))
 
 
-def test_looking_for_the_number_of_outputs_leaves_a_model_as_it_is():
-    from pyrobnn.verdict.baselines import fit_baselines
-
-    model = model_of(normalised(tracked=True))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    fit_baselines(model, bnn.Data(CODES.float(), Y))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize("name", ["codes", "codes as floats", "one hot"])
 def test_pictures_over_codes_stand_at_the_codes(name):
     make, x = NETS[name]

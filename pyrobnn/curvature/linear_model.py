@@ -11,6 +11,7 @@ from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.base import Point
+from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.outer_products import GGN
 from pyrobnn.curvature.tracker import Tracker
 
@@ -218,6 +219,15 @@ def check_entries(num_data: int, num_outputs: int, size: int) -> None:
             f'{counted(size, "weight")} need {8 * needed / 2**30:,.1f} GiB: use SVI(guide="laplace"), '
             "which holds them in parts, then tune_prior, or fewer weights."
         )
+
+
+def scores_left_out(point: Point, precision: Tensor, x: X, y: Tensor) -> Tensor:
+    """Return the log score of each example (N,) given all others, under a prior of that precision (P,) or (P, P)."""
+    model, f = linear_model(point, x, y)
+    solution = model.solve(precision)
+    (column,) = score_columns(point.likelihood, f.to(point.bnn.like.dtype), y)
+    with torch.no_grad():
+        return log_scores(point, y, *solution.left_out(f, column.double()), None)
 
 
 def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise: Tensor | None) -> Tensor:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.inputs import flat_rows
+from pyrobnn._torch.inputs import flat_rows, single
 from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
@@ -138,10 +138,7 @@ def missed(evidence: Evidence) -> Finding | None:
 
 
 def process_errors(x: Tensor, y: Tensor) -> Tensor:
-    """Return the errors (N,) of a Gaussian process at rows left out one by one, in the units of the targets.
-
-    Of a grid of length scales and noises they have the smallest mean (Rasmussen and Williams 2006, equation 5.12).
-    """
+    """Return the errors (N,) of the best process of a grid at rows left out (Rasmussen and Williams 2006, eq. 5.12)."""
     unit = y.std()
     x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
     squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -343,9 +340,11 @@ def blocks(evidence: Evidence) -> Finding | None:
         if name not in numbers
     }
     in_time = None
-    for column, values in codes.items():
+    for column, values in [*codes.items()]:
         num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
-        if len(changes) + 1 != num or num < _FEWEST_GROUPS:
+        if num <= len(table) / 2 and not _meet(evidence, named[column]):
+            del codes[column]
+        if len(changes) + 1 != num or num < _FEWEST_GROUPS or column not in codes:
             continue
         if num <= len(table) / 2:
             return Finding("blocks", "care", num, remedy=_whole_groups(column), facts={"columns": repr(column)})
@@ -360,6 +359,14 @@ def blocks(evidence: Evidence) -> Finding | None:
     column = max(found, key=lambda name: (len(found[name]), codes[name].max(), len(named[name])))
     columns = ", ".join(map(repr, [column, *found[column]]))
     return Finding("shared", "note", remedy=_whole_groups(column), facts={"columns": columns})
+
+
+def _meet(evidence: Evidence, places: Sequence[int]) -> bool:
+    """Return whether rows held out, if any, have values of some columns that rows of training have."""
+    if evidence.held_out is None:
+        return True
+    both = [single(part.x, "A table")[:, list(places)] for part in (evidence.train, evidence.held_out)]
+    return not set(map(tuple, both[0].tolist())).isdisjoint(map(tuple, both[1].tolist()))
 
 
 def _whole_groups(column: str) -> Remedy:
@@ -394,9 +401,9 @@ def khat(evidence: Evidence) -> Finding | None:
         weights = importance_weights(fit, evidence.train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return None
-    if weights.is_reliable:
-        return Finding("k-hat", "fine", weights.khat, weights.good_khat, key="k-hat fine")
-    return Finding("k-hat", "note", weights.khat, weights.good_khat)
+    severity: Severity = "fine" if weights.is_reliable else "note"
+    key = "k-hat fine" if weights.is_reliable else "k-hat"
+    return Finding("k-hat", severity, weights.khat, weights.good_khat, key=key)
 
 
 def calibration(evidence: Evidence) -> list[Finding]:
@@ -408,22 +415,22 @@ def calibration(evidence: Evidence) -> list[Finding]:
     return [tests[name].finding(name, level) for name, level in levels.items() if name in tests]
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("leak", leak),
-    Check("held-out data", held_out),
-    *cheap.CHECKS,
-    Check("use", use),
-    Check("missed", missed),
-    Check("error", error),
-    Check("elbo", elbo),
-    Check("chains", chains),
-    Check("divergences", divergences),
-    Check("epistemic", epistemic),
-    Check("mean", mean),
-    Check("calibration", calibration),
-    Check("ranking", ranking),
-    Check("classes", classes),
-    Check("blocks", blocks),
-    Check("k-hat", khat),
-)
+CHECKS: dict[str, Check] = {
+    "leak": leak,
+    "held-out data": held_out,
+    **cheap.CHECKS,
+    "use": use,
+    "missed": missed,
+    "error": error,
+    "elbo": elbo,
+    "chains": chains,
+    "divergences": divergences,
+    "epistemic": epistemic,
+    "mean": mean,
+    "calibration": calibration,
+    "ranking": ranking,
+    "classes": classes,
+    "blocks": blocks,
+    "k-hat": khat,
+}
 """All checks, in the order in which they are told."""

@@ -26,7 +26,6 @@ from pyrobnn.posterior.posterior import Posterior
 if TYPE_CHECKING:
     import arviz as az
     import pandas as pd
-    import xarray as xr
 
 _WEIGHTS_AT_ONCE = 2**20  # that fits side by side may have together
 _DRAWS_FOR_LOO = 1000
@@ -239,19 +238,14 @@ def loo(
     if (size := stats["lp"].size) < _FEWEST_DRAWS_FOR_LOO:
         raise InputError(f"`num_draws` must be at least {_FEWEST_DRAWS_FOR_LOO} for importance sampling, got {size}.")
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
-        efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
+        efficiency, log_p = 1.0, tree["log_likelihood"]["y"]
+        if has_chains:  # of the likelihood, which mirror images share
+            shared = np.exp(log_p - log_p.max(("chain", "draw"))).astype(float)
+            efficiency = float(az.ess(shared, method="mean").mean()) / size
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
     is_exact = all(tables and tables[0]["type"] in ("nuts", "hmc") for tables in methods)
     return _mark(result, data, "" if is_exact else "LOO under q")
-
-
-def _efficiency(log_likelihood: "xr.DataArray") -> float:
-    """Return effective over actual number of draws for the likelihood, which mirror images share, of a mean example."""
-    import arviz as az
-
-    likelihood = np.exp(log_likelihood - log_likelihood.max(("chain", "draw"))).astype(float)
-    return float(az.ess(likelihood, method="mean").mean()) / (likelihood.sizes["chain"] * likelihood.sizes["draw"])
 
 
 def _error_over(members: Any, scores: np.ndarray) -> float:

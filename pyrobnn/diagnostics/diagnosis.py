@@ -12,6 +12,7 @@ from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.finding import SEVERITIES, Finding, Severity
 
@@ -177,9 +178,8 @@ def diagnose(
 @gradients()
 def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
-    findings = [finding for check in CHECKS for finding in check(evidence)]
-    findings.sort(key=lambda finding: ("warning", "note", "fine").index(finding.kind))  # by checks within a kind
+    found = sorted(findings(CHECKS, evidence), key=lambda one: ("warning", "note", "fine").index(one.kind))
     data = evidence.held_out
-    num, groups = (0, None) if data is None else (len(evidence.judged), data.groups)
-    num_groups = 0 if groups is None else len(groups[evidence.judged_rows].unique())
-    return Diagnosis(tuple(findings), evidence.budget.false_alarm_rate, num, num_groups)
+    num = 0 if data is None else len(evidence.judged)
+    num_groups = 0 if data is None or data.groups is None else len(data.groups[evidence.judged_rows].unique())
+    return Diagnosis(tuple(found), evidence.budget.false_alarm_rate, num, num_groups)

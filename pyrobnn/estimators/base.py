@@ -44,7 +44,7 @@ from pyrobnn.storage.load import content_of, from_tree
 from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
-from pyrobnn.verdict.evidence import Budget, Evidence
+from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 _LARGEST_SEED = 2**31 - 1
@@ -266,10 +266,8 @@ class AbstractBNN(BaseEstimator):
         outside = encoder.outside(columns)
         if len(outside.table.query("unknown > 0 or missing > 0")):
             what = "are -1" if encoder.categories == "ordinal" else "are predicted as mixtures of the known ones"
-            said = (
-                f"X has what the fit had not: unknown categories {what}, and missing values are drawn given the others."
-            )
-            warn_user(f"{said}\n{outside.table.to_string()}")
+            said = f"X has what the fit had not: unknown categories {what}, missing values are drawn given the others"
+            warn_user(f"{said}.\n{outside.table.to_string()}")
         elif outside.warning:
             warn_user(outside.warning)
         return encoder.matrix(columns)
@@ -320,13 +318,18 @@ class AbstractBNN(BaseEstimator):
 
     def _evidence(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None) -> Evidence:
         """Return what checks of the fit look at, with the names of columns and classes."""
-        coding, posterior, test = self._of_fit.coding, self.posterior_, None
+        coding, posterior = self._of_fit.coding, self.posterior_
         _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
-        if held_out is not None:  # targets held out tell nothing of what their rows lack
-            new = replace(coding, imputer=coding.imputer and replace(coding.imputer, targets=0))
-            _, test = self._examples(held_out[0], self._targets(held_out[1], coding.kind), known=new)
         names = [str(label) for label in coding.kind.classes]
-        return Evidence(posterior, train, test, Budget(), posterior.seed, names, columns=coding.encoder.positions())
+        evidence = Evidence(
+            posterior, train, seed=posterior.seed, class_names=names, columns=coding.encoder.positions()
+        )
+        if held_out is None:
+            return evidence
+        given, targets = self._inputs(held_out[0]), self._targets(held_out[1], coding.kind)[0]
+        x = given if coding.imputer is None else coding.imputer.copies(given, 1)[0]
+        test = Data(x, targets, feature_names=train.feature_names)
+        return replace(evidence, held_out=test, given=given, imputer=coding.imputer)
 
     def diagnose(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None) -> Diagnosis:
         """Look for reasons not to trust the fit to rows X and y, as `pyrobnn.diagnose`.
@@ -343,9 +346,9 @@ class AbstractBNN(BaseEstimator):
         from pyrobnn.runs.run import simple_scores
 
         evidence = self._evidence(X, y, held_out)
-        data = evidence.train if evidence.held_out is None else evidence.held_out
-        found, scores = _spelled(diagnosis_of(evidence)), score(self.posterior_.predict(data.x), data.y)
-        page = render(evidence, found, scores, simple_scores(evidence, data), Facts(layout=self.encoder_.layout()))
+        found, scores = _spelled(diagnosis_of(evidence)), score(evidence.prediction, evidence.judged.y)
+        simple = simple_scores(evidence, evidence.judged)
+        page = render(evidence, found, scores, simple, Facts(layout=self.encoder_.layout()))
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)

@@ -127,7 +127,6 @@ def _figures(evidence: Evidence, layout: Sequence[Input], *, has_means: bool) ->
     """Yield at most six figures: predictions, calibration, columns, simulated data and training."""
     posterior, train, names = evidence.posterior, evidence.train, evidence.class_names
     scored, prediction, history = evidence.judged, evidence.prediction, posterior.history
-    y = scored.y
     target, is_classes = train.target_name, prediction.is_classification
     num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not is_classes:
@@ -139,17 +138,17 @@ def _figures(evidence: Evidence, layout: Sequence[Input], *, has_means: bool) ->
         yield "epistemic", _alone(plane.draw, len(plane.surfaces) - 1)
     elif is_classes:
         options: Any = {"target": target, "class_names": names}
-        yield "confusion", _alone(lambda axis: plots.confusion(prediction, y, ax=axis, **options))
+        yield "confusion", _alone(lambda axis: plots.confusion(prediction, scored.y, ax=axis, **options))
     elif prediction.has_quantiles:
-        yield "observed_vs_predicted", _alone(draw_intervals, prediction, y, target)
+        yield "observed_vs_predicted", _alone(draw_intervals, prediction, scored.y, target)
     if is_classes:
-        yield "reliability", _alone(draw_reliability, prediction, y, target)
+        yield "reliability", _alone(draw_reliability, prediction, scored.y, target)
     elif prediction.has_quantiles:
-        yield "coverage", _alone(draw_coverage, prediction, y, target)
+        yield "coverage", _alone(draw_coverage, prediction, scored.y, target)
     if num_inputs != 2:  # a plane shows what two columns do
         yield from _of_columns(evidence, scored, layout, has_means=is_classes or has_means)
     if len(scored) >= _FEWEST_FOR_CURVES:
-        yield "predictive_check", plots.predictive_check(prediction, y, target=target, class_names=names)
+        yield "predictive_check", plots.predictive_check(prediction, scored.y, target=target, class_names=names)
     if history is not None and len(history):
         yield "elbo", plots.elbo(history, layout="column")
 

@@ -45,9 +45,8 @@ _HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"  # columns of the 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunResult:
-    """The result of a run.
+    """What a run found. The `evidence` has its fit and data; `final` predicts new rows, fitted to `num_learned`.
 
-    The `evidence` has the fit and both parts of the data; `final` predicts new rows, fitted to `num_learned`.
     `baselines` are the scores of a constant and of a linear model, `doubts` lines on intervals that cannot be.
     """
 

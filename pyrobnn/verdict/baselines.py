@@ -9,15 +9,13 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.distributions.units import Scaler
-from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction
 
@@ -27,7 +25,6 @@ _VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
 _INTERCEPT_PRECISION = 0.1  # so that a class that never occurs keeps a probability
 _WIDEST = 20_000  # inputs above which there is no linear model
 _MOST_ENTRIES = 4_000_000
-_MOST_ROWS_OF_A_BASELINE = 10_000
 _FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7  # the relative change of the objective at which L-BFGS stops
@@ -67,21 +64,20 @@ def shuffled_rows(data: Data) -> Tensor:
 
 
 def fit_baselines(
-    bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS_OF_A_BASELINE, folds: bool = True, ordinary: bool = False
+    likelihood: Any, data: Data, outputs: int, *, most_rows: int = 10_000, folds: bool = True
 ) -> dict[str, Baseline]:
-    """Fit a constant and a linear model of the likelihood of a BNN to training data.
+    """Fit a constant and a linear model of a likelihood, of so many outputs of the network, to training data.
 
-    Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
+    Constants replace these outputs, or linear functions of the standardised inputs with a ridge penalty,
     which 5-fold cross-validation chooses. The parameters of the likelihood, also those that are fixed in the model,
     maximise the likelihood given cross-validated outputs. `most_rows` are drawn at random, of many inputs fewer.
     Without `folds` there is one fit with a weak penalty, and no linear model unless there are 10 rows for each weight.
     The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
-    labels at positions; none for a likelihood with latents. The `ordinary` ones have a Gaussian likelihood.
+    labels at positions; none for a likelihood with latents.
     """
-    likelihood = Gaussian() if ordinary else bnn.settings["likelihood"]
     if len(data) < 2:
         return {}
-    width, outputs = data.x[0].numel(), data.y[0].numel() if ordinary else _num_outputs(bnn, data)
+    width = data.x[0].numel()
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
     rows = shuffled_rows(data)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
@@ -95,17 +91,6 @@ def fit_baselines(
         if enough and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
             baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
-
-
-def _num_outputs(bnn: BNN, data: Data) -> int:
-    was_training = bnn.training
-    try:
-        with seeded(0, "outputs"), torch.no_grad():
-            scaler = data.x_scaler if bnn.units is None else bnn.units[0]
-            inputs = bnn.cast_inputs(scaler.transform(data.x[:2]))
-            return int(bnn.eval().outputs(bnn.initial_values, inputs).shape[-1])
-    finally:
-        bnn.train(was_training)
 
 
 def _directions(x: Tensor) -> Callable[[X], Tensor]:

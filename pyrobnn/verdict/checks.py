@@ -1,8 +1,7 @@
 """Checks of a fit: a function from the evidence to a finding for each, and the table of those at the end of a fit."""
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,21 +35,17 @@ _ROWS: dict[Basis, tuple[str, str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """A row of the table of checks: its name, and a function, whose docstring says how it is computed."""
+Check = Callable[[Evidence], Finding | Sequence[Finding] | None]
+"""A check, whose docstring says how it is computed."""
 
-    name: str
-    of: Callable[[Evidence], Finding | Sequence[Finding] | None]
 
-    def __call__(self, evidence: Evidence) -> list[Finding]:
-        """Return what it finds, each with the first remedy that the fit has not had."""
-        found = self.of(evidence)
-        findings = [found] if isinstance(found, Finding) else found or ()
-        return [
-            each if each.remedy is not None else dataclasses.replace(each, remedy=first(evidence, each.template.tries))
-            for each in findings
-        ]
+def findings(checks: Mapping[str, Check], evidence: Evidence) -> Iterator[Finding]:
+    """Yield what checks find, each finding with the first remedy that the fit has not had."""
+    for check in checks.values():
+        found = check(evidence)
+        for each in [found] if isinstance(found, Finding) else found or ():
+            remedy = first(evidence, each.template.tries) if each.remedy is None else each.remedy
+            yield dataclasses.replace(each, remedy=remedy)
 
 
 def constant_target(evidence: Evidence) -> Finding | None:
@@ -162,13 +157,13 @@ def needs_steps(record: FitRecord) -> bool:
     return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("constant target", constant_target),
-    Check("baselines", baselines),
-    Check("memorised", memorised),
-    Check("learned", learned),
-    Check("length", length),
-)
+CHECKS: dict[str, Check] = {
+    "constant target": constant_target,
+    "baselines": baselines,
+    "memorised": memorised,
+    "learned": learned,
+    "length": length,
+}
 """The checks at the end of a fit, in the order in which they are told."""
 
 
@@ -188,7 +183,7 @@ def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: boo
     if not evidence.can_judge:
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
-        for found in itertools.chain.from_iterable(check(evidence) for check in CHECKS):
+        for found in findings(CHECKS, evidence):
             if found.severity == "warning":
                 return f"{mended(f'{found.lead}.', found.remedy)} See docs/how-to/warnings.md."
     return None

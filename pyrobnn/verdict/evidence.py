@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.data.imputed import TO_PREDICT, Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
+from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import BaseLikelihood, as_likelihood
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
@@ -69,8 +70,8 @@ class Evidence:
     """A fit with its training data and those held out, if any, and what follows from them.
 
     `table` has all rows in the order of their file, `columns` the positions of the inputs that a column of the file
-    became, and `dropped` its columns that are no inputs. `given` are the inputs held out (N, features) with NaN where
-    rows lack values, which the `imputer` draws: predictions and baselines are mixtures over copies of such rows.
+    became, and `dropped` its columns that are no inputs. `given` are the inputs held out (N, features), whose NaN the
+    `imputer` draws: predictions and baselines are mixtures over copies of such rows.
     """
 
     posterior: Posterior | Mixture
@@ -88,18 +89,19 @@ class Evidence:
     @functools.cached_property
     def baselines(self) -> dict[str, Baseline]:
         """The constant and the linear model of the likelihood."""
-        return self._fitted(ordinary=False)
+        return self._fitted(self.posterior.bnn.settings["likelihood"], self.posterior.members[0].outputs.shape[-1])
 
-    def _fitted(self, *, ordinary: bool) -> dict[str, Baseline]:
+    def _fitted(self, likelihood: Any, outputs: int) -> dict[str, Baseline]:
         rows, folds = self.budget.baseline_rows, self.budget.folds
-        return fit_baselines(self.posterior.bnn, self.train, most_rows=rows, folds=folds, ordinary=ordinary)
+        return fit_baselines(likelihood, self.train, outputs, most_rows=rows, folds=folds)
 
     @functools.cached_property
     def ordinary(self) -> Baseline | None:
         """The linear model of least squares, for the mean of a target that has one, whatever the likelihood."""
         if "linear" not in self.baselines or self.kinds.has_labels:
             return None
-        return (self.baselines if self.kinds.noise is not None else self._fitted(ordinary=True))["linear"]
+        is_same = self.kinds.noise is not None
+        return (self.baselines if is_same else self._fitted(Gaussian(), self.train.y[0].numel()))["linear"]
 
     @functools.cached_property
     def learned(self) -> Data:
@@ -142,8 +144,9 @@ class Evidence:
         """Predict for the rows judged, each a mixture over copies if it lacks values."""
         if self.given is None:
             return self.posterior.predict(self.judged.x, num_draws=num_draws, seed=seed)
-        x = self.given[self.judged_rows.numpy()]
-        return predict_copies(self.posterior, self.imputer, x, num_draws=num_draws, seed=seed)
+        return predict_copies(
+            self.posterior, self.imputer, self.given[self.judged_rows], num_draws=num_draws, seed=seed
+        )
 
     def _predicted(self, predict: Callable[..., Prediction]) -> Prediction:
         draws = self.budget.draws
@@ -155,10 +158,9 @@ class Evidence:
     @functools.cached_property
     def copies(self) -> list[X]:
         """The inputs of the rows judged, several times if some lack values."""
-        x = None if self.given is None else self.given[self.judged_rows.numpy()]
-        if x is None or self.imputer is None or not self.imputer.lacking(x).any():
+        if self.given is None or self.imputer is None or not self.imputer.lacking(self.given[self.judged_rows]).any():
             return [self.judged.x]
-        return list(torch.from_numpy(self.imputer.copies(x, TO_PREDICT)))
+        return list(torch.from_numpy(self.imputer.copies(self.given[self.judged_rows], TO_PREDICT)))
 
     @functools.cached_property
     def basis(self) -> Basis:

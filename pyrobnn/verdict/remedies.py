@@ -118,6 +118,12 @@ def _takes_evidence(evidence: Evidence) -> bool:
     return num <= _MOST_ROWS_FOR_EVIDENCE and not _is_tried(evidence) and all(as_prior(one).is_normal for one in priors)
 
 
+def _is_open(evidence: Evidence) -> bool:
+    """Return whether no other likelihood was compared by its evidence, which would have taken a better one."""
+    records = [member.record.evidence for member in evidence.posterior.members]
+    return not any(record is not None and len(record.likelihoods) > 1 for record in records)
+
+
 def _are_counts(evidence: Evidence) -> bool:
     """Return whether real targets are whole numbers from 0 on, whose spread may be that of counts."""
     y = evidence.train.y.double()
@@ -146,8 +152,8 @@ def _narrower(evidence: Evidence) -> float:
 def _are_amounts(evidence: Evidence) -> bool:
     """Return whether real targets are positive and skewed, around a noise that is one number."""
     y = evidence.train.y.double()
-    is_open = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
-    is_positive = is_open and y.ndim == 1 and bool((y > 0).all())
+    is_one = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
+    is_positive = is_one and _is_open(evidence) and y.ndim == 1 and bool((y > 0).all())
     return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
@@ -163,8 +169,8 @@ def _finds_nothing(evidence: Evidence) -> bool:
 
 
 def _has_one_noise(evidence: Evidence) -> bool:
-    likelihood = _likelihood(evidence)
-    return likelihood in _SCALES and _part(evidence, "likelihood").get(_SCALES[likelihood]) != "heteroscedastic"
+    name = _likelihood(evidence)
+    return name in _SCALES and _part(evidence, "likelihood").get(_SCALES[name]) != "heteroscedastic"
 
 
 def _varying_noise(evidence: Evidence) -> tuple[str, ...]:
@@ -208,11 +214,11 @@ RULES: dict[str, Rule] = {
     "narrower": Rule("narrow the prior",
         lambda e: _narrower(e) >= _NARROWEST, lambda e: (f"prior.scale={_narrower(e):g}",)),
     "varying_noise": Rule("let the noise depend on the inputs, by twice as many outputs",
-        _has_one_noise, _varying_noise),
+        lambda e: _is_open(e) and _has_one_noise(e), _varying_noise),
     "amounts": Rule("take a log-normal, as targets are positive and skewed",
         _are_amounts, _to("likelihood.type=log_normal")),
     "heavy_tails": Rule("look for outliers, and take noise with heavy tails",
-        lambda e: _likelihood(e) == "gaussian", _to("likelihood.type=student_t")),
+        lambda e: _is_open(e) and _likelihood(e) == "gaussian", _to("likelihood.type=student_t")),
     "more_draws": Rule("draw more", settings=lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
     "longer_warmup": Rule("warm up longer",
         settings=lambda e: (f"fit.warmup={2 * int(_setting(e, 'warmup') or 1000)}",)),

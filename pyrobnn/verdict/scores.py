@@ -12,8 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.curvature.base import Point, conditioned_likelihood
-from pyrobnn.curvature.linear_model import linear_model, log_scores
-from pyrobnn.curvature.metric import score_columns
+from pyrobnn.curvature.linear_model import scores_left_out
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
@@ -186,12 +185,7 @@ def _of_member(posterior: Posterior, train: Data, largest: int) -> Tensor | None
     with fast_pyro():
         try:
             precision = point.flat(prior_curvature(bnn, weights, others, point.sites).precision).double()
-            model, f = linear_model(point, x, y)
-            solution = model.solve(precision)
+            scores = scores_left_out(point, precision, x, y)
         except (InputError, FloatingPointError):
             return None
-        (column,) = score_columns(point.likelihood, f.to(bnn.like.dtype), y)
-        with torch.no_grad():
-            centre, covariance = solution.left_out(f, column.double())
-            scores = log_scores(point, y, centre, covariance, None)
     return (scores - posterior.y_scaler.log_volume()).cpu()

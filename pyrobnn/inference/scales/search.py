@@ -283,7 +283,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     source = make_source(data, bnn, None, seed=run.seed)
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     keeps_noise = source.num_data <= max(bnn.num_weights, limits.MOST_MEASURED_ROWS if size is None else size[0])
-    linear = _linear(bnn, data) if "scale" in numbers and keeps_noise else None
+    linear = _linear(likelihood, data, source.outputs) if "scale" in numbers and keeps_noise else None
     try:
         searched = None if size is None else _searched(bnn, source, data, size, run)
     except FloatingPointError:  # the fit itself reports the non-finite values
@@ -318,9 +318,11 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         return MeasuredModel(bnn.fresh(parts, start=start), record)
 
 
-def _linear(bnn: BNN, data: Data) -> tuple[float | list[float], float] | None:
+def _linear(likelihood: Any, data: Data, outputs: int) -> tuple[float | list[float], float] | None:
     """Return the noise of a linear model of a table, and its cross-validated score of a row; None without such."""
-    model = fit_baselines(bnn, data, most_rows=limits.MOST_MEASURED_ROWS).get("linear") if data.x.ndim == 2 else None
+    if data.x.ndim != 2:
+        return None
+    model = fit_baselines(likelihood, data, outputs, most_rows=limits.MOST_MEASURED_ROWS).get("linear")
     if model is None:
         return None
     noise = model.noise.tolist()
