@@ -100,7 +100,9 @@ def test_a_decimal_comma_is_refused_with_its_option(cells, given):
 
 
 OPEN = {
-    "thousands": (['"567"', '"1,468"'], None, [567.0, 1468], True),
+    "thousands": (["567", "812", "1.468"], None, [567.0, 812, 1.468], True),
+    "all thousands": (["1.468", "12.500", "0"], None, [1.468, 12.5, 0], True),
+    "commas": (['"567"', '"1,468"'], None, [567.0, 1468], True),
     "told": (["567", "812", "1.468"], ".", [567.0, 812, 1.468], False),
     "told commas": (["567", "812", "1.468"], ",", [567.0, 812, 1468], False),
     "decimals": (["567", "812.5", "1.468"], None, [567.0, 812.5, 1.468], False),
@@ -118,8 +120,9 @@ def test_columns_that_two_marks_of_decimals_suit_are_named_and_take_the_one_told
     (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
     found, encoder, x = learned(tmp_path / "t.csv", decimal=decimal, task="regression")
     assert x[:, 0].tolist() == values * 8
-    said = "column 'a': '1,468' is read as 1468; if its comma marks decimals: --decimal ,"
-    assert list(found.notes) == [said] * is_open
+    change = "1468; if its comma marks decimals" if "," in cells[-1] else "1.468; if its point marks thousands"
+    such = "1,468" if "," in cells[-1] else "1.468"
+    assert list(found.notes) == [f"column 'a': {such!r} is read as {change}: --decimal ,"] * is_open
     (tmp_path / "new.csv").write_text(f"a,y\n{cells[-2]},0\n")
     assert encoder.transform(tmp_path / "new.csv").tolist() == [values[-2:-1]]
 

@@ -17,8 +17,7 @@ Decimal = Literal[".", ","]
 Phase = Literal["year", "week", "hour"]
 _PHASES = {"year": ("the day of the year", 366), "week": ("the weekday", 7), "hour": ("the time of day", 1)}
 """Phases in words, and the days that dates must span for each."""
-_BEYOND = 0.5
-"""Share of a column's range in the fit; further beyond it a smooth function may have turned."""
+_BEYOND = 0.5  # share of a column's range in the fit; further beyond it a smooth function may have turned
 
 
 @setting

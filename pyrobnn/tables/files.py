@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt", ".xlsx", ".parquet")
-NAMELESS = "Unnamed: "
-"""Start of the name that pandas gives to a column without one, such as a saved index."""
-_SEPARATORS = "\t;|,"
-"""In this order: a decimal comma makes commas as regular as separators."""
-_SAMPLE = 20
-"""Lines that tell the separator."""
+NAMELESS = "Unnamed: "  # so begins the name that pandas gives to a column without one, such as a saved index
+_SEPARATORS = "\t;|,"  # in this order: a decimal comma makes commas as regular as separators
+_SAMPLE = 20  # lines that tell the separator
+_THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
 _UNREADABLE = (ValueError, LookupError, OSError, EOFError, TypeError, ImportError, Warning)
 _DAMAGED = (zlib.error, zipfile.BadZipFile, csv.Error)
 
@@ -64,7 +62,9 @@ def column_names(path: Path, dialect: Dialect) -> list[str]:
         names = _read(path, lambda: pyarrow.parquet.read_schema(path).names)
         return [name for name in names if not re.fullmatch(r"__index_level_\d+__", name)]
     if ending(path) == ".xlsx":
-        frame = _read(path, lambda: _excel(path, header=None, nrows=1))
+        import pandas as pd
+
+        frame = _read(path, lambda: pd.read_excel(path, header=None, nrows=1))
         first = [str(name) for name in frame.astype(object).where(frame.notna(), "").iloc[0]]
     else:
         first = _read(path, lambda: _layout(path, dialect)[1])
@@ -74,14 +74,14 @@ def column_names(path: Path, dialect: Dialect) -> list[str]:
 
 
 def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
-    """Return the whole file; one without rows, or with names that files cannot hold, is refused."""
+    """Return a whole file that has rows and sound names, with text where points may mark thousands."""
     import pandas as pd
 
     suffix, names = ending(path), column_names(path, dialect)
     if suffix == ".parquet":
         frame = _read(path, lambda: pd.read_parquet(path)).reset_index(drop=True)
     else:
-        frame = _read(path, lambda: _excel(path) if suffix == ".xlsx" else _csv(path, dialect))
+        frame = _read(path, lambda: pd.read_excel(path) if suffix == ".xlsx" else _csv(path, dialect))
     frame = frame.rename(columns=lambda name: str(name).strip())
     if frame.empty:
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
@@ -90,22 +90,23 @@ def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     if odd := [name for name in frame.columns if "\0" in name]:
         raise InputError(f"{path} has a column with a null character, {odd[0]!r}: rename it.")
+    if dialect.decimal is None and suffix not in (".parquet", ".xlsx"):
+        at = [i for i, kind in enumerate(frame.dtypes) if kind == "float64" and (frame.iloc[:, i] % 1 > 0).any()]
+        for rows in (1000, None):  # the first leave few columns to read again
+            texts = _csv(path, dialect, dtype=str, nrows=rows) if at else frame
+            at = [i for i in at if texts.iloc[:, i].dropna().str.fullmatch(_THOUSANDS).all()]
+        for i in at:
+            frame.isetitem(i, texts.iloc[:, i].array)
     return frame
 
 
-def _csv(path: Path, dialect: Dialect) -> "pd.DataFrame":
+def _csv(path: Path, dialect: Dialect, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
-    written: Any = {"sep": _layout(path, dialect)[0], "encoding": dialect.encoding, "decimal": dialect.decimal or "."}
+    options |= {"sep": _layout(path, dialect)[0], "encoding": dialect.encoding, "decimal": dialect.decimal or "."}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that values were lost
-        return pd.read_csv(path, index_col=False, skipinitialspace=True, low_memory=False, **written)
-
-
-def _excel(path: Path, **options: Any) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.read_excel(path, engine="openpyxl", **options)
+        return pd.read_csv(path, index_col=False, skipinitialspace=True, low_memory=False, **options)
 
 
 def _layout(path: Path, dialect: Dialect) -> tuple[str, list[str]]:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
-LEAST_AMOUNT = 100
-"""Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
+LEAST_AMOUNT = 100  # median from which whole numbers that are not negative are amounts, not counts or classes
 _MOST_CLASSES, _MOST_TEXTS = 10, 50
 """Different whole numbers that are classes where no task is given, and texts; more texts must come ten times each."""
 

@@ -18,8 +18,7 @@ _DAYS = (
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _FORMATS = (ISO, *(day + time for day in _DAYS for time in _TIMES))
 _DATE = r".*\d.*[-./, ].*\d.*"
-_TRIED = 5
-"""Different texts of a column that choose the formats to try on all."""
+_TRIED = 5  # different texts of a column that choose the formats to try on all
 
 
 def numbers_of(texts: "pd.Series", decimal: str) -> "pd.Series":
