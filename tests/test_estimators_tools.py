@@ -227,3 +227,22 @@ def test_mapie_makes_intervals_of_a_regressor():
     assert abs(np.mean(shares) - 0.9) < 4 * np.hypot(0.03, 0.012) / 8**0.5
     unfitted = mapie.SplitConformalRegressor(REGRESSOR, prefit=False).fit(x[:99], y[:99])
     assert unfitted.conformalize(x[99:], y[99:]).predict_interval(x[:5])[1].shape == (5, 2, 1)
+
+
+@pytest.mark.slow
+def test_a_diagnosis_is_of_predictions_as_they_are_made_also_with_gaps_and_ranks():
+    """Of 600 rows 90 lack a column that carries most of the target: 95 % intervals hold as many as `predict` says."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 600))
+    x = pd.DataFrame({"a": a, "b": 0.5 * a + b})
+    y = (3 * x["a"] + x["b"] + 0.3 * rng.normal(size=600)).to_numpy()
+    x.loc[rng.choice(600, 90, replace=False), "a"] = np.nan
+    train, new = (x[:150], y[:150]), (x[150:], y[150:])
+    model = bnn.BNNRegressor(missing="impute", method=bnn.EvidenceFramework(starts=1), random_state=0).fit(*train)
+    found = model.diagnose(*train, held_out=new)
+    lower, upper = model.predict_interval(new[0])
+    coverage = next(one for one in found.findings if one.name == "coverage")
+    assert found.num_held_out == 450
+    assert coverage.value == pytest.approx(np.mean((lower <= new[1]) & (new[1] <= upper)), abs=0.01)
+    ranks = bnn.BNNRegressor(guide="map", steps=20, inputs="ranks", random_state=0).fit(b[:100, None], y[:100])
+    assert ranks.diagnose(b[:100, None], y[:100], held_out=(b[100:, None], y[100:])).num_held_out == 500

@@ -29,6 +29,7 @@ from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
+from pyrobnn.distributions.units import InputScaler
 from pyrobnn.estimators.saved import Coding, Fitted, Kind, content, rebuilt
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
@@ -320,10 +321,10 @@ class AbstractBNN(BaseEstimator):
         """Return what checks of the fit look at, with the names of columns and classes."""
         coding, posterior = self._of_fit.coding, self.posterior_
         _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
-        names = [str(label) for label in coding.kind.classes]
-        evidence = Evidence(
-            posterior, train, seed=posterior.seed, class_names=names, columns=coding.encoder.positions()
-        )
+        if isinstance(scaler := posterior.members[0].x_scaler, InputScaler):
+            train = train.with_inputs("waves" if len(scaler.waves) else "ranks")
+        of_table: Any = {"class_names": [*map(str, coding.kind.classes)], "columns": coding.encoder.positions()}
+        evidence = Evidence(posterior, train, seed=posterior.seed, **of_table)
         if held_out is None:
             return evidence
         given, targets = self._inputs(held_out[0]), self._targets(held_out[1], coding.kind)[0]

@@ -22,8 +22,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     `posterior_.record.choice` says why. See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network; None for a default, whose settings, such as net__hidden, change it. An `MLP` that is given has
-            its own defaults: ReLU in float32, where that of small tables has SiLU in float64.
+        net: the network; None for a default of SiLU in float64. An `MLP` that is given has its own, ReLU in float32.
         prior, guide, method: the prior of the weights, the guide of the method or of its inner method, and the method.
         likelihood: the distribution of targets. None means Gaussian, or one that suits them better.
         steps, lr, batch_size: settings of the method, or of its inner method. `steps` alone bounds the default.
