@@ -542,7 +542,7 @@ def test_excel_files_need_openpyxl(tmp_path, monkeypatch):
         read(tmp_path / "t.xlsx", target="y")
     table = pd.DataFrame({"y": Y, 7: np.arange(ROWS)})
     monkeypatch.setattr(
-        pd, "read_excel", lambda path, engine, header=0, nrows=None: pd.DataFrame([list(table)]) if nrows else table
+        pd, "read_excel", lambda path, header=0, nrows=None: pd.DataFrame([list(table)]) if nrows else table
     )
     assert list(read(tmp_path / "t.xlsx", target="y").columns) == ["7"]
 

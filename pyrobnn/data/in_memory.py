@@ -158,7 +158,12 @@ class Data:
         return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
-        """Return all examples in order, in parts of at most that many."""
+        """Return all examples in order, in parts of at most that many.
+
+        Examples:
+            >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(16)]
+            [16, 16, 8]
+        """
         check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 

@@ -1,7 +1,6 @@
 """What a column of a table is, numbers, dates or categories, and how a fit makes numbers of it; without torch."""
 
 import dataclasses
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -43,9 +42,8 @@ class _Column:
 
     def outside(self, column: "pd.Series") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what is unknown, what is missing unlike in the fit, and how far numbers are beyond it, or 0: (N,)."""
-        values, (low, high) = self.numbers(column)[:, 0], self.range or (-math.inf, math.inf)
-        reach = (high - low) * _BEYOND if self.range else 0.0
-        beyond = np.fmax(np.fmax(low - values, values - high) - reach, 0.0)
+        values, (low, high) = self.numbers(column)[:, 0], self.range or (0.0, 0.0)
+        beyond = np.fmax(np.fmax(low - values, values - high) - (high - low) * _BEYOND, 0.0) * (high > low)
         return np.zeros(len(column), dtype=bool), column.isna().to_numpy() & (not self.lacks), beyond
 
     def said(self, value: Any) -> str:
