@@ -139,7 +139,7 @@ def run(job: Row, options: Options) -> list[Row]:
     problem, data, posterior = fitted(job["way"], job["seed"], options.fits)
     text, check, _ = timed(lambda: complaint(posterior, data))
     x, y = torch.tensor(problem.test_x), torch.tensor(problem.test_y)
-    linear = fit_baselines(posterior.bnn, data)["linear"].predict(x)
+    linear = fit_baselines(posterior.bnn.settings["likelihood"], data, problem.outputs)["linear"].predict(x)
     over = float(posterior.predict(x, num_draws=200).log_prob(y).mean()) - float(linear.log_prob(y).mean())
     times = {"seconds": round(posterior.record.seconds, 2), "seconds of the check": round(check, 2)}
     return [job | {"over linear": round(over, 4), "named": text is not None} | times | {"words": (text or "")[:60]}]

@@ -71,7 +71,8 @@ def references(problem: Problem) -> dict[str, Callable[[], Row]]:
 
 def _linear(problem: Problem) -> Row:
     data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
-    return judge(problem, fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x)))
+    linear = fit_baselines(model_of(problem).settings["likelihood"], data, problem.outputs)["linear"]
+    return judge(problem, linear.predict(torch.tensor(problem.test_x)))
 
 
 def _process(problem: Problem, data: Arrays) -> Row:
