@@ -220,7 +220,8 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "fsync", fsync)
     assert same(resumed(tmp_path), go())
     assert "step 60 could not be written" in caplog.text
-    assert "No space left on device): the fit goes on" in caplog.text
+    assert "and the fit goes on" in caplog.text
+    assert "(No space left on device): make room on the disk" in caplog.text
     assert kept_step(tmp_path) == 40
     assert [path.name for path in tmp_path.iterdir()] == [loop.FILE]
 

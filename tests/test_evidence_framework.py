@@ -188,6 +188,7 @@ LABELS = {
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Column .* far from")
 @pytest.mark.filterwarnings("ignore:.* draws diverged")
 @pytest.mark.parametrize("name", LABELS)
 def test_few_labels_are_predicted_about_as_a_logistic_regression_does(name):

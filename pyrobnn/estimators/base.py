@@ -306,7 +306,7 @@ class AbstractBNN(BaseEstimator):
 
         Examples:
             >>> model = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
-            >>> bnn.BNNRegressor.load(model.save("model")).predict([[2.0]]) == model.predict([[2.0]])
+            >>> bnn.BNNRegressor.load(model.save("model")).predict([[1.0]]) == model.predict([[1.0]])
             array([ True])
         """
         write_tree(Path(path), {"format_version": FORMAT_VERSION} | content(self, self._of_fit), replaces=False)

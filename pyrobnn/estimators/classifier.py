@@ -24,11 +24,11 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
     Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives
-    probabilities, and `predict_dist` splits the uncertainty. See docs/how-to/scikit-learn.md.
+    probabilities, and `predict_dist` splits the uncertainty. See docs/how-to/scikit-learn.md. Without a method, the
+    rules of docs/explanations/defaults.md choose: up to 1,000 rows chains of `MCLMC`, of more an ensemble of networks
+    with dropout.
 
     Args:
-        net, prior, likelihood, guide, method: the parts. Without a method, the rules of docs/explanations/defaults.md
-            choose: up to 1,000 rows chains of `MCLMC`, of more an ensemble of networks with dropout.
         steps: as in `BNNRegressor`, like all that follow.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
@@ -108,7 +108,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
         Examples:
             >>> classifier = bnn.BNNClassifier(steps=20, random_state=0).fit([[0.0], [1.0]], ["a", "b"])
-            >>> classifier.predict_proba([[0.0], [3.0]]).sum(1)
+            >>> classifier.predict_proba([[0.0], [1.0]]).sum(1)
             array([1., 1.])
         """
         probs = torch.cat(self._predict_blocks(X, lambda prediction: prediction.class_probs)).double().cpu().numpy()

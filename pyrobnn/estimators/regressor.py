@@ -19,13 +19,13 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
     guide__rank or method__method__lr. What is not given follows from docs/explanations/defaults.md, and
-    `posterior_.record.choice` says why. See docs/how-to/scikit-learn.md.
+    `posterior_.record.choice` says why. See docs/how-to/scikit-learn.md. `prior`, `guide` and `method` are the prior of
+    the weights, the guide of the method or of its inner method, and the method, whose `steps`, `lr` and `batch_size`
+    stand beside them: `steps` alone bounds the default. `device` and `engine` are as in `pyrobnn.fit`.
 
     Args:
         net: the network; None for a default of SiLU in float64. An `MLP` that is given has its own, ReLU in float32.
-        prior, guide, method: the prior of the weights, the guide of the method or of its inner method, and the method.
         likelihood: the distribution of targets. None means Gaussian, or one that suits them better.
-        steps, lr, batch_size: settings of the method, or of its inner method. `steps` alone bounds the default.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         inputs: "plain", or "ranks" or "waves" for networks that see ranks of the inputs too, as in `Data`.
@@ -33,7 +33,6 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         missing: "raise" refuses missing values, "impute" draws them given the other columns. Indicator columns mark
             numbers that are missing, and missing text is a category.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
-        device, engine: as in `pyrobnn.fit`.
         verbose: whether to show progress. With None a terminal shows the seconds of a fit that takes more than two.
 
     Examples:

@@ -69,9 +69,8 @@ class Budget:
 class Evidence:
     """A fit with its training data and those held out, if any, and what follows from them.
 
-    `table` has all rows in the order of their file, `columns` the positions of the inputs that a column of the file
-    became, and `dropped` its columns that are no inputs. `given` are the inputs held out (N, features), whose NaN the
-    `imputer` draws: predictions and baselines are mixtures over copies of such rows.
+    `table` has all rows in the order of their file, `columns` the inputs that a column of it became, and `dropped` its
+    others. `given` are inputs held out (N, features), whose NaN the `imputer` draws, for mixtures over copies of rows.
     """
 
     posterior: Posterior | Mixture
@@ -145,7 +144,7 @@ class Evidence:
         if self.given is None:
             return self.posterior.predict(self.judged.x, num_draws=num_draws, seed=seed)
         return predict_copies(
-            self.posterior, self.imputer, self.given[self.judged_rows], num_draws=num_draws, seed=seed
+            self.posterior, self.imputer, self.given[self.judged_rows.numpy()], num_draws=num_draws, seed=seed
         )
 
     def _predicted(self, predict: Callable[..., Prediction]) -> Prediction:
@@ -158,9 +157,10 @@ class Evidence:
     @functools.cached_property
     def copies(self) -> list[X]:
         """The inputs of the rows judged, several times if some lack values."""
-        if self.given is None or self.imputer is None or not self.imputer.lacking(self.given[self.judged_rows]).any():
+        if self.given is None or self.imputer is None:
             return [self.judged.x]
-        return list(torch.from_numpy(self.imputer.copies(self.given[self.judged_rows], TO_PREDICT)))
+        x = self.given[self.judged_rows.numpy()]
+        return list(torch.tensor(self.imputer.copies(x, TO_PREDICT if self.imputer.lacking(x).any() else 1)))
 
     @functools.cached_property
     def basis(self) -> Basis:

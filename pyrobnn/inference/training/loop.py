@@ -97,8 +97,8 @@ class Checkpoint:
         try:
             write_tree(self._path, tree | {"finished": finished})
         except OSError as error:
-            words = "The checkpoint of step %d could not be written to %s (%s): the fit goes on; free some space."
-            _log.warning(words, done, self._path, error.strerror or error)
+            words = "The checkpoint of step %d could not be written, and the fit goes on: %s"
+            _log.warning(words, done, error.strerror or error)
 
 
 def _fingerprint(source: Source) -> str:
