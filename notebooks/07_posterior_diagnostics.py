@@ -291,8 +291,8 @@ table
 again = {f"seed {seed}": bnn.fit(model, train, full_rank(STEPS), seed=seed, progress=False) for seed in range(1, 4)}
 seeds = {"seed 0": good, **again}
 chains = {
-    "good": curve(seeds),
-    "narrow": curve({name: narrowed(posterior) for name, posterior in seeds.items()}),
+    "good": curve(bnn.Mixture([*seeds.values()])),
+    "narrow": curve(bnn.Mixture([narrowed(posterior) for posterior in seeds.values()])),
 }
 table = pd.DataFrame(
     {name: az.rhat(tree, var_names=["curve"])["curve"].values.flatten() for name, tree in chains.items()},
