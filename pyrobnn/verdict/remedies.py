@@ -203,7 +203,7 @@ RULES: dict[str, Rule] = {
         lambda e: e.prediction.has_quantiles, python=lambda e: "`prediction.quantile(0.5)`"),
     "other_inputs": Rule("collect other columns, or more rows: these may hold nothing about the target",
         _finds_nothing),
-    "hold_out": Rule("hold rows out", python=lambda e: "`train, test = data.split(0.25)`"),
+    "hold_out": Rule("hold rows out", settings=_to("data.test=0.25")),
     "hold_out_last": Rule("hold out the last rows", settings=_to("data.test_last=0.2")),
     "more_chains": Rule("run more chains", lambda e: (_setting(e, "num_chains") or 4) < 4, _to("fit.num_chains=4")),
     "smaller_steps": Rule("take smaller steps",
