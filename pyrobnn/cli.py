@@ -174,7 +174,7 @@ def diagnose(run_dir: Path) -> None:
 
     diagnosis = read_diagnosis(run_dir)
     _say(concluded(diagnosis, str(run_dir)))
-    for finding in diagnosis.findings:
+    for finding in diagnosis.told:
         mark = typer.style(finding.kind, fg=_MARKED[finding.kind], bold=finding.kind == "warning")
         typer.echo(f"{mark}: {printable(finding.said('command'))}")
     _say(f"{counted(len(diagnosis.warnings), 'warning')} from {counted(len(diagnosis.findings), 'check')}.")

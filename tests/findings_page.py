@@ -76,10 +76,11 @@ def cells(row):
     """A row for each finding that asks for something: its name, its beginning, and what to do."""
     for key in row.keys:
         template = templates()[key]
-        if not template.advice and not template.tries:
+        if not (template.advice or template.tries or template.otherwise):
             continue
-        same = next(other for other, one in templates().items() if one.tries == template.tries)
-        tries = ", ".join(RULES[name].words for name in template.tries)
+        remedies = (template.tries, template.otherwise)
+        same = next(other for other, one in templates().items() if (one.tries, one.otherwise) == remedies)
+        tries = ", ".join([*(RULES[name].words for name in template.tries), *filter(None, [template.otherwise])])
         tries = f"as for `{same}`" if same != key and len(template.tries) > 2 else tries
         advice = " ".join(filter(None, [f"{tries[:1].upper()}{tries[1:]}." if tries else "", template.advice]))
         yield row.statistic or key, PLACEHOLDER.sub("...", template.lead), advice

@@ -221,6 +221,23 @@ def test_remedies_of_noise_by_the_likelihood_and_the_targets(name, is_high, like
     assert [one.settings[0] for one in found if one is not None][: len(settings)] == settings
 
 
+@pytest.mark.parametrize(
+    ("names", "counts", "is_offered"),
+    [("0123", (20, 20, 10, 5), True), ("0123", (10, 15, 15, 15), False), ("abcd", (20, 20, 10, 5), False)],
+)
+def test_classes_that_may_be_counts_are_offered_a_poisson(names, counts, is_offered):
+    y = torch.arange(4).repeat_interleave(torch.tensor(counts))
+    data = bnn.Data(torch.randn(len(y), 1), y)
+    fit = bnn.BNN(nn.Linear(1, 4), likelihood="categorical", prior="normal").fit(data, guide="map", steps=1)
+    evidence = Evidence(fit, data, class_names=[*names])
+    for key in ("few held-out data", "classes", "like linear"):
+        found = first(evidence, templates()[key].tries[:1])
+        assert (found is not None) == is_offered
+    if is_offered:
+        assert found.said("command").endswith("(--set data.task=regression --set likelihood.type=poisson)")
+        assert found.said("estimator").endswith('`set_params(likelihood="poisson")`, in a `BNNRegressor`')
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])
 def test_a_spec_takes_each_advice_for_predictions(kind, tmp_path):
     """A network gets the outputs that another likelihood needs: amounts with one column of numbers, or counts."""

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import pyrobnn as bnn
-from pyrobnn.diagnostics.checks import error, missed, process_errors
+from pyrobnn.diagnostics.checks import error, gaussian_process, missed
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.scores import left_out_scores
 
@@ -161,11 +161,20 @@ def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     assert missed(judged(fit_of(0.9, x, y), data[:19])) is None
 
 
+def test_rows_held_out_tell_it_where_noise_hides_it_in_training():
+    (x, y), (new, exact) = waves(150, 0, noise=1.0), waves(40, 1, noise=0.0)
+    data, fit = bnn.Data(x, y, standardize=True), fit_of(0.5, x, y)
+    assert missed(judged(fit, data)) is None
+    found = missed(Evidence(fit, data, bnn.Data(new, exact), budget=Budget(draws=2, level=0.0)))
+    assert found.value == pytest.approx(float((fit.predict(new).mean - exact).abs().mean()), rel=1e-4)
+    assert found.facts["rows"] == "40 held-out examples"
+
+
 def test_copies_do_not_tell_the_process_the_target():
     """Noise alone: 30 rows twice each, so that a row left out has its copy among the others."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
-    assert float(process_errors(x.double(), y.double()).abs().mean()) < 0.2 * float(y.std())
+    assert float(gaussian_process(x, y.double())[1].abs().mean()) < 0.2 * float(y.std())
     data = bnn.Data(x, y, standardize=True)
     assert missed(judged(fit_of(0.0, x, y), data)) is None
 
@@ -210,4 +219,6 @@ def test_a_mean_that_is_further_from_the_targets_than_a_line_is_named_though_sco
         assert found.value == pytest.approx(float(own), rel=1e-6)
     # apart from the penalty, of targets that spread by 2
     line = np.polyfit(x[:200, 0], y[:200], 1)
-    assert evidence.ordinary.predict(x).mean.reshape(-1).numpy() == pytest.approx(np.polyval(line, x[:, 0]), abs=0.2)
+    assert evidence.least_squares.predict(x).mean.reshape(-1).numpy() == pytest.approx(
+        np.polyval(line, x[:, 0]), abs=0.2
+    )

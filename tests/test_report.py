@@ -230,18 +230,20 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
             "Use it with care: the predictions are too narrow, though this may be chance (1 of 2 checks warns).",
         ),
         ([UNSURE, CONSTANT, FEW], f"Do not trust it yet: {CONSTANT.in_plain_words} (2 of 3 checks warn)."),
-        ([NEAR, *GOOD.findings], f"{TRUSTED.format(2)} {NEAR.lead}."),
+        ([NEAR, *GOOD.findings], f"{TRUSTED.format(2)[:-1]}, but {NEAR.in_plain_words}."),
+        ([AS_GOOD, NEAR], f"{TRUSTED.format(2)[:-1]}, but {AS_GOOD.in_plain_words}, and {NEAR.in_plain_words}."),
         ([FEW, AS_GOOD], f"Use it with care: {FEW.in_plain_words}. {AS_GOOD.lead}."),
         ([ASKED, *GOOD.findings], f"Use it with care: {ASKED.in_plain_words}."),
         (
             [SHARED, *GOOD.findings],
-            f"{TRUSTED.format(2).replace('data like these', 'rows that share values with these')} {SHARED.lead}.",
+            f"{TRUSTED.format(2)[:-1].replace('data like these', 'rows that share values with these')}, but "
+            f"{SHARED.in_plain_words}.",
         ),
         ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 rows are too few to tell it from a constant."),
         ([NONE, NEAR], "Whether it can be trusted is open: no data were held out."),
         (
             [MISSED, *GOOD.findings],
-            f"{TRUSTED.format(2).replace('It can', 'Its probabilities can')} The most probable class is never 'yes'.",
+            f"{TRUSTED.format(2)[:-1].replace('It can', 'Its probabilities can')}, but {MISSED.in_plain_words}.",
         ),
     ],
 )
@@ -301,14 +303,13 @@ def titles(html):
 def test_tables_show_the_importance_of_their_columns(drawn):
     """Columns of one category stand together; no picture for one column, few rows or a wide table."""
     x = torch.linspace(-1, 1, 24)[:, None]
-    table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"], target_name="price")
+    table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"])
     posterior = fitted(table, bnn.likelihoods.Gaussian(scale=0.5))
     columns = {"size": [0], "kind": [1, 2]}
     seen, folded = sections(report(posterior, table, columns=columns))
     first = ["Which columns matter", "How the prediction changes"]
     assert titles(seen) == ["Predictions", "Calibration", *first, "Simulated data", "Training"]
     assert not titles(folded)
-    assert drawn[3].get_supylabel() == "mean of price"
     names = [label.get_text() for label in drawn[2].axes[0].get_yticklabels()]
     expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
     assert names == list(expected.index)

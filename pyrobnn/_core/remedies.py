@@ -10,7 +10,7 @@ Spelling = Literal["python", "estimator", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line and estimators set it."""
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
-_OF_ESTIMATORS = _CALLS | {"data.test": "`train_test_split(X, y, test_size={})`"}
+_OF_ESTIMATORS = _CALLS | {"data.test": "`train_test_split(X, y, test_size={})`", "data.task": "in a `BNNRegressor`"}
 _OPTIONS = {"data.drop": "--drop", "data.groups": "--groups", "data.test_last": "--test-last"}
 
 

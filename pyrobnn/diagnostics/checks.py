@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.inputs import flat_rows, single
+from pyrobnn._torch.inputs import X, flat_rows, single
 from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
@@ -22,14 +22,13 @@ from pyrobnn.diagnostics.continuation import continued_gain
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, ranking_test, tests_of
+from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.verdict import checks as cheap
 from pyrobnn.verdict.checks import Check, beside, rows_told
 from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
-from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.scores import LOSSES
 
 _TIMES_MORE = 4  # examples that halve an error
 _MOST_HELD_OUT = 0.5  # share above which holding out more is no remedy
@@ -38,8 +37,7 @@ _MOST_PROBES = 20  # training inputs at which chains are compared
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
 _LARGEST_ROUGH_RHAT, _LARGEST_ERROR = 1.1, 0.1
 """Of 60 fits to labels, those within these limits score within 0.006 nats of 8,000 draws, the others within 0.022."""
-_ERROR_RATIO_TO_MISS, _STANDARD_ERRORS_TO_MISS = 1.25, 3.0
-"""Multiple of the errors of a rival, and standard errors of the difference, from which on a fit has missed."""
+_ERROR_RATIO_TO_MISS, _STANDARD_ERRORS_TO_MISS = 1.25, 3.0  # of the errors of a rival, and of the difference
 _EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
 _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
 _SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
@@ -53,12 +51,8 @@ _MOST_COLUMNS = 100  # of a table, above which it is not searched for columns th
 _ALIKE = 0.95  # rank correlation of two columns from which one is made from the other
 
 
-def _has_lost(evidence: Evidence) -> bool:
-    return evidence.comparison is not None and evidence.comparison.case in LOSSES
-
-
 def _is_exact(evidence: Evidence) -> bool:
-    if evidence.kinds.noise is None or not evidence.prediction.has_moments:
+    if evidence.likelihood.noise is None or not evidence.prediction.has_moments:
         return False
     off = (evidence.prediction.mean.double().cpu() - evidence.judged.y.double().cpu()).square().mean(0)
     return bool((off <= (_EXACT * evidence.train.y.double().std(0)).square().cpu()).all())
@@ -82,15 +76,16 @@ def use(evidence: Evidence) -> Finding | None:
         return Finding("not compared", "open") if alone else None
     if found.case != "few":
         return None
-    y, rare = evidence.judged.y, None
-    if evidence.has_classes:
-        labels, counts = y.unique(return_counts=True)
-        rare = int(labels[counts.argmin()]) if float(counts.min()) <= _RARE_SHARE * len(y) else None
-    few = beside(evidence, found, "few", "open", examples=_counted(evidence, y, rare))
-    remedy = first(evidence, ("counts",))
-    if remedy is None and evidence.held_out is not None and len(y) == len(evidence.held_out):
-        remedy = _more_held_out(evidence, rare, _TIMES_MORE * _count(y, rare))
-    return dataclasses.replace(few, remedy=remedy)
+    y, rare = evidence.judged.y, _rarest(evidence)
+    rare = None if rare is None or evidence.counts[rare] > _RARE_SHARE * len(y) else rare
+    few, all_rows = beside(evidence, found, "few", "open", examples=_counted(evidence, y, rare)), evidence.held_out
+    if all_rows is None or len(y) < len(all_rows):
+        return few
+    return dataclasses.replace(few, remedy=_more_held_out(evidence, rare, _TIMES_MORE * _count(y, rare)))
+
+
+def _rarest(evidence: Evidence) -> int | None:
+    return min(evidence.counts, key=evidence.counts.__getitem__, default=None)
 
 
 def _count(y: Tensor, label: int | None) -> int:
@@ -114,43 +109,50 @@ def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
 
 
 def missed(evidence: Evidence) -> Finding | None:
-    """The errors on training rows are 1.25 times those of a Gaussian process without the row, by three standard errors.
+    """The errors are 1.25 times those of a Gaussian process, by three standard errors.
 
-    Asked of a column of 20 real targets or more, of up to 500 rows whose inputs differ, where no baseline is better.
+    On rows held out, or else on training rows, each left out of the process alone. Asked of a column of 20 real targets
+    or more, of up to 500 training rows whose inputs differ, where no baseline is better.
     """
-    x, y = evidence.learned.x[:_MOST_FOR_PROCESS], evidence.learned.y[:_MOST_FOR_PROCESS]
-    is_other = evidence.kinds.noise is None or y.ndim > 1 or not isinstance(x, Tensor)
-    if is_other or evidence.train.weights is not None or _has_lost(evidence):
+    x, y = evidence.train_sample.x[:_MOST_FOR_PROCESS], evidence.train_sample.y[:_MOST_FOR_PROCESS].double().cpu()
+    is_other = evidence.likelihood.noise is None or y.ndim > 1 or not isinstance(x, Tensor)
+    if is_other or evidence.train.weights is not None or evidence.has_lost:
         return None
-    groups = same_inputs(x).tolist()  # copies would tell each other's target
-    places = torch.tensor([groups.index(group) for group in dict.fromkeys(groups)])
+    places = np.unique(same_inputs(x), return_index=True)[1]  # copies would tell each other's target
     if len(places) < _FEWEST_FOR_PROCESS:
         return None
-    x, y = flat_rows(x[places]).double().cpu(), y[places].double().cpu()
-    rival = process_errors(x, y).abs()
-    own = (y - evidence.of_learned.mean[places].double().cpu()).abs()
-    apart = own - rival
-    error = float(apart.std()) / math.sqrt(len(apart))
-    is_far = float(own.mean()) > _ERROR_RATIO_TO_MISS * float(rival.mean())
-    if not (is_far and float(apart.mean()) > _STANDARD_ERRORS_TO_MISS * error) or _is_exact(evidence):
+    predict, rival = gaussian_process(x[places], y[places])
+    own, rows = evidence.train_prediction.mean[places].double().cpu() - y[places], rows_told("training", len(places))
+    if evidence.held_out is not None and evidence.can_judge:
+        y, rows = evidence.judged.y.double().cpu(), rows_told("held out", len(evidence.judged))
+        own = evidence.prediction.mean.double().cpu() - y
+        rival = torch.stack([predict(each) for each in evidence.copies]).mean(0) - y
+    value, expected, apart = own.abs().mean().item(), rival.abs().mean().item(), own.abs() - rival.abs()
+    error = apart.std().item() / math.sqrt(len(apart))
+    is_far = value > _ERROR_RATIO_TO_MISS * expected and value - expected > _STANDARD_ERRORS_TO_MISS * error
+    if not is_far or _is_exact(evidence):
         return None
-    return Finding("missed", value=float(own.mean()), expected=float(rival.mean()), error=error, facts={"num": len(y)})
+    return Finding("missed", "warning", value, expected, error, facts={"rows": rows})
 
 
-def process_errors(x: Tensor, y: Tensor) -> Tensor:
-    """Return the errors (N,) of the best process of a grid at rows left out (Rasmussen and Williams 2006, eq. 5.12)."""
-    unit = y.std()
-    x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
-    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
-    found = []
-    for length in _SQUARED_LENGTHS:
-        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
-        turned = vectors.T @ y
+def gaussian_process(x: X, y: Tensor) -> tuple[Callable[[X], Tensor], Tensor]:
+    """Return the mean of the best process of a grid, and its errors (N,) at rows left out (Rasmussen 2006, 5.12)."""
+    scaler, centre, found = Scaler.fit(flat_rows(x).cpu()), y.mean(), []
+    at = scaler.standard(flat_rows(x).cpu())
+
+    def squared(new: Tensor) -> Tensor:
+        return torch.cdist(new, at, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+    distances = squared(at)
+    usual = distances[distances > 0].median() if bool((distances > 0).any()) else 1.0
+    for width in (2 * length * usual for length in _SQUARED_LENGTHS):
+        values, vectors = torch.linalg.eigh((-distances / width).exp())
         for noise in _RELATIVE_NOISES:
-            spectrum = values.clamp_min(0) + noise
-            found.append((vectors @ (turned / spectrum)) / (vectors.square() @ (1 / spectrum)))
-    return unit * min(found, key=lambda errors: float(errors.abs().mean()))
+            inverse = vectors / (values.clamp_min(0) + noise)
+            weights = inverse @ (vectors.T @ (y - centre))
+            found.append((weights / (inverse * vectors).sum(1), weights, width))
+    errors, weights, width = min(found, key=lambda each: float(each[0].abs().mean()))
+    return lambda new: centre + (-squared(scaler.standard(flat_rows(new).cpu())) / width).exp() @ weights, errors
 
 
 def error(evidence: Evidence) -> Finding | None:
@@ -158,16 +160,15 @@ def error(evidence: Evidence) -> Finding | None:
 
     On rows held out, or else on training rows beside cross-validated models. A log score may be good all the same.
     """
-    y, ordinary = evidence.judged.y.double().cpu(), evidence.ordinary
-    if ordinary is None or _has_lost(evidence) or not evidence.can_judge or not evidence.prediction.has_moments:
+    y, ordinary = evidence.judged.y.double().cpu(), evidence.least_squares
+    if ordinary is None or evidence.has_lost or not evidence.can_judge or not evidence.prediction.has_moments:
         return None
     line = ordinary.cross_validated.mean[: len(y)]
     if evidence.held_out is not None:
         line = torch.stack([ordinary.predict(x).mean for x in evidence.copies]).mean(0)
     constant = evidence.train.y.double().mean(0).expand_as(y)
-    own, *others = [
-        (one.double().cpu() - y).square().mean().item() for one in (evidence.prediction.mean, line, constant)
-    ]
+    means = (evidence.prediction.mean, line, constant)
+    own, *others = [(each.double().cpu() - y).square().mean().item() for each in means]
     if own <= _ERROR_RATIO_TO_MISS * min(others) or _is_exact(evidence):
         return None
     rival = "a constant" if others[1] < others[0] else "a linear model"
@@ -191,8 +192,7 @@ def elbo(evidence: Evidence) -> Finding | None:
     severity: Severity = "warning" if is_gain and not gain.has_patience else "note" if is_gain or is_noisy else "fine"
     facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
     name = "elbo noisy" if is_noisy and not is_gain else "elbo"
-    key = name if severity == "warning" or name == "elbo noisy" else f"elbo {severity}"
-    return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts, key=key)
+    return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts)
 
 
 def chains(evidence: Evidence) -> Finding | None:
@@ -217,7 +217,7 @@ def chains(evidence: Evidence) -> Finding | None:
         return Finding("chains stuck")
     facts: Facts = {"rhat": rhat, "ess": ess, "draws": draws, "off": float(each.error.max())}
     if rhat <= _LARGEST_RHAT and ess >= _SMALLEST_ESS:
-        return Finding("chains", "fine", rhat, facts=facts, key="chains fine")
+        return Finding("chains", "fine", rhat, facts=facts)
     if rhat <= _LARGEST_ROUGH_RHAT and float(each.error.max()) <= _LARGEST_ERROR:
         return Finding("chains rough", "note", rhat, facts=facts)
     apart = Finding("chains apart", value=rhat, facts=facts)
@@ -249,7 +249,7 @@ def epistemic(evidence: Evidence) -> Finding | None:
     if not math.isfinite(share):
         return Finding("epistemic unknown", "note")
     if share > _NEGLIGIBLE_P:
-        return Finding("epistemic", "fine", share, key="epistemic fine")
+        return Finding("epistemic", "fine", share)
     where = f" of target column {', '.join(map(str, few))}" if 0 < len(few) < len(shares) else ""
     return Finding("epistemic", value=share, facts={"where": where})
 
@@ -272,9 +272,8 @@ def held_out(evidence: Evidence) -> Finding | None:
     """Ten examples or more are held out, of labels of each class, and twenty of real targets."""
     if evidence.held_out is None:
         return Finding("no held-out data", "unjudged", 0)
-    label, least = None, FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
-    if evidence.counts and len(evidence.judged) >= FEW:
-        label = min(evidence.counts, key=evidence.counts.__getitem__)
+    least = FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
+    label = None if len(evidence.judged) < FEW else _rarest(evidence)
     if (num := _count(evidence.judged.y, label)) >= least:
         return None
     facts: Facts = {"examples": _counted(evidence, evidence.judged.y, label)}
@@ -401,9 +400,7 @@ def khat(evidence: Evidence) -> Finding | None:
         weights = importance_weights(fit, evidence.train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return None
-    severity: Severity = "fine" if weights.is_reliable else "note"
-    key = "k-hat fine" if weights.is_reliable else "k-hat"
-    return Finding("k-hat", severity, weights.khat, weights.good_khat, key=key)
+    return Finding("k-hat", "fine" if weights.is_reliable else "note", weights.khat, weights.good_khat)
 
 
 def calibration(evidence: Evidence) -> list[Finding]:

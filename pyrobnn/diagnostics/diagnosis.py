@@ -9,6 +9,7 @@ from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.loader import in_memory
 from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.predictive_checks import PASSED
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -27,8 +28,7 @@ _TRUST: dict[Severity, tuple[Mood, str]] = {
     "fine": ("good", "It can be trusted for data like these"),
 }
 """How a verdict begins, by the severity of the worst finding."""
-_CLEAR = 1e-3
-"""The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
+_CLEAR = 1e-3  # p-value from which on a warning may be chance: tests of many fits have such numbers now and then
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Diagnosis:
         of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
         on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
         if self.mood == "good" or self.worst is None:
-            in_part = [each.template.trust for each in self.findings if each.template.trust]
-            trust = in_part[-1] if in_part else trust
-            return f"{trust}: none of {total} checks{on} gave a reason not to."
+            trust = next((each.template.trust for each in self.findings[::-1] if each.template.trust), trust)
+            but = ", and ".join(each.in_plain_words for each in self._told_besides)
+            return f"{trust}: none of {total} checks{on} gave a reason not to{f', but {but}' if but else ''}."
         clause = self.worst.in_plain_words
         if num:
             chance = ", though this may be chance" if num == 1 and _may_be_chance(self.worst) else ""
@@ -102,26 +102,35 @@ class Diagnosis:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What a reader of the verdict should know besides, a sentence each."""
+        """What a reader should know besides, a sentence each; the conclusion on a fit that can be trusted says it."""
+        return () if self.mood == "good" else tuple(f"{each.lead}." for each in self._told_besides)
+
+    @property
+    def _told_besides(self) -> list[Finding]:
         told = ("always", "if good") if self.mood == "good" else ("always",)
-        notes = [each for each in self.findings if each.template.detail in told and each.kind == "note"]
-        return tuple(f"{each.lead}." for each in notes)
+        return [each for each in self.findings if each.template.detail in told and each.kind == "note"]
+
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        """The findings, those of tests that found nothing in one: the statistics, and what a good fit has."""
+        passed = [each.lead for each in self.findings if each.key == PASSED]
+        summary = Finding("calibration", "fine", facts={"passed": ", ".join(passed)})
+        return (*(each for each in self.findings if each.key != PASSED), *[summary] * bool(passed))
 
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the remedy of the first cause; None where there is nothing to mend."""
-        unsure = [each for each in self.findings if each.severity in ("unjudged", "care")]
-        details = [each for each in self.findings if each not in unsure and each.template.detail == "always"]
-        useless = [each for each in self.findings if each.severity == "open"]
-        causes = sorted(self._warnings, key=lambda each: each.template.role != "cause")
         leaks = [each for each in self.findings if each.template.role == "leak"]  # they change all others
-        every = (*leaks, *causes, *unsure, *details, *useless)
-        return next((each.remedy for each in every if each.remedy is not None), None)
+        causes = sorted(self._warnings, key=lambda each: each.template.role != "cause")
+        unsure = [each for each in self.findings if each.severity in ("unjudged", "care")]
+        details = [each for each in self.findings if each.template.detail == "always"]
+        useless = [each for each in self.findings if each.severity == "open"]
+        return next((each.remedy for each in (*leaks, *causes, *unsure, *details, *useless) if each.remedy), None)
 
     def __str__(self) -> str:
         step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
         rate = f"Tests of ELBO and calibration raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
-        return "\n".join([self.verdict, *step, *map(str, self.findings), rate])
+        return "\n".join([self.verdict, *step, *map(str, self.told), rate])
 
 
 def _may_be_chance(finding: Finding) -> bool:
@@ -141,8 +150,7 @@ def diagnose(
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
-    docs/how-to/warnings.md lists the checks, of training (a fit of fixed length by `SVI` is continued for up to 400
-    steps), of predictions and of weights, and what to do about each warning.
+    docs/how-to/warnings.md lists the checks, and what to do. A fit of fixed length by `SVI` is continued for 400 steps.
 
     Args:
         posterior: the fitted posterior.

@@ -23,6 +23,7 @@ from pyrobnn.verdict.finding import Facts, Finding, lowered, templates
 _INSIDE = 0.95
 _FEWEST_SIMULATIONS = 200
 _SHUFFLED_ORDERS = 200
+PASSED = "nothing against"  # the key of the finding of a test that found nothing
 _P_OF_A_STATISTIC = 0.05  # below which a statistic is not called fine
 
 
@@ -37,12 +38,11 @@ class Deviation(NamedTuple):
     def finding(self, name: str, level: float) -> Finding:
         """Return a warning below a level, a note of a weak sign, or nothing against the fit."""
         key = f"{name} {'low' if self.value <= self.expected else 'high'}"
-        facts: Facts = {"measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
+        facts: Facts = {"name": name, "measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
         if self.p < level:
             return Finding(name, "warning", *self, facts=facts, key=key)
-        if self.p < _P_OF_A_STATISTIC:
-            return Finding(name, "note", *self, facts=facts, key="weak sign")
-        return Finding(name, "fine", *self, facts=facts, key="nothing against")
+        is_weak = self.p < _P_OF_A_STATISTIC
+        return Finding(name, "note" if is_weak else "fine", *self, facts=facts, key="weak sign" if is_weak else PASSED)
 
 
 def level_of(evidence: Evidence) -> float:

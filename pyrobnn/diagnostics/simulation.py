@@ -49,17 +49,13 @@ class VsbcReport:
     @property
     def p_value(self) -> float:
         """The smallest p-value of the table times their number (Bonferroni): of all hypotheses together."""
-        return min(1.0, float(self._adjusted.to_numpy().min()))
+        tests = self.table[["symmetric", "uniform"]]
+        return min(1.0, float(tests.to_numpy().min()) * tests.size)
 
     @property
     def is_calibrated(self) -> bool:
         """Whether nothing speaks against calibration at the level 0.05, for all quantities together."""
         return self.p_value >= _LEVEL
-
-    @property
-    def _adjusted(self) -> "pd.DataFrame":
-        tests = self.table[["symmetric", "uniform"]]
-        return tests * tests.size
 
     def __str__(self) -> str:
         said = "nothing speaks against calibration" if self.is_calibrated else "not calibrated"

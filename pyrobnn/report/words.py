@@ -65,7 +65,7 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence)
     num, part = len(evidence.held_out or evidence.train), "held-out" if evidence.held_out else "training"
     where = f"{'' if evidence.held_out else 'its own '}{counted(num, f'{part} example')}"
     value = f"{before}{written(scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
-    usual = "an ordinary" if name in ("r2", "rmse") and evidence.kinds.noise is None else "a"
+    usual = "an ordinary" if name in ("r2", "rmse") and evidence.likelihood.noise is None else "a"
     names = {"constant": "a constant", "linear": f"{usual} linear model"}
     rest = " and ".join(f"{names[model]} {verb} {of}" for model, of in simple.items())
     return f"The network {verb} {value} {where}{', where ' * bool(rest)}{rest}."

@@ -181,8 +181,8 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
 def simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
     """Return the scores of a constant, but those of an order, and a linear model, with least squares for its means."""
     scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
-    if evidence.ordinary is not None:
-        found = score(evidence.ordinary.predict(test.x), test.y)
+    if evidence.least_squares is not None:
+        found = score(evidence.least_squares.predict(test.x), test.y)
         scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
     for name in ("ause", "aurc"):
         scores.get("constant", {}).pop(name, None)

@@ -20,8 +20,7 @@ from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
-_VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""Prior variances of the output of the linear model at a typical input, for cross-validation to choose from."""
+_VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)  # of a linear model's output at a typical input: cross-validation chooses
 _INTERCEPT_PRECISION = 0.1  # so that a class that never occurs keeps a probability
 _WIDEST = 20_000  # inputs above which there is no linear model
 _MOST_ENTRIES = 4_000_000

@@ -8,7 +8,7 @@ import torch
 
 from pyrobnn._core.errors import counted
 from pyrobnn._core.modes import gradients
-from pyrobnn._core.remedies import mended
+from pyrobnn._core.remedies import Remedy, mended
 from pyrobnn._torch.devices import threads_for
 from pyrobnn.data.in_memory import Data
 from pyrobnn.posterior.mixture import Mixture
@@ -17,15 +17,14 @@ from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.evidence import Basis, Budget, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
 from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.scores import FAR_BELOW, LOSSES, BaselineComparison, compared
+from pyrobnn.verdict.scores import FAR_BELOW, BaselineComparison, compared
 
 _LOST_NATS, _LOST_NATS_BEHIND = 2.0, 0.5
 _SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose, fewer behind a baseline; for labels and counts, at most this share of the
 constant's loss. Of 143 fits of the measure `alarms` half a nat names four more bad ones, and no other good one."""
 _SIGNIFICANCE = 0.01
-_TOO_MANY = 10
-"""Real targets for each weight above which none are memorised: each moves its own prediction by a tenth on average."""
+_TOO_MANY = 10  # real targets for each weight: on average each moves its own prediction by a tenth
 _LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0
 """Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
 _ROWS: dict[Basis, tuple[str, str]] = {
@@ -34,18 +33,17 @@ _ROWS: dict[Basis, tuple[str, str]] = {
     "training": ("training example", ", which flatter the fit"),
 }
 
-
 Check = Callable[[Evidence], Finding | Sequence[Finding] | None]
 """A check, whose docstring says how it is computed."""
 
 
 def findings(checks: Mapping[str, Check], evidence: Evidence) -> Iterator[Finding]:
-    """Yield what checks find, each finding with the first remedy that the fit has not had."""
+    """Yield what checks find, each with a remedy: the first of its template that is open, its own, or the last."""
     for check in checks.values():
         found = check(evidence)
         for each in [found] if isinstance(found, Finding) else found or ():
-            remedy = first(evidence, each.template.tries) if each.remedy is None else each.remedy
-            yield dataclasses.replace(each, remedy=remedy)
+            last = Remedy(each.template.otherwise) if each.template.otherwise else None
+            yield dataclasses.replace(each, remedy=first(evidence, each.template.tries) or each.remedy or last)
 
 
 def constant_target(evidence: Evidence) -> Finding | None:
@@ -65,14 +63,11 @@ def baselines(evidence: Evidence) -> Finding | None:
     found = evidence.comparison
     if found is None or found.case == "few":
         return None
-    name = "open" if _is_fine(found) and evidence.basis == "training" else found.case
-    severity: Severity = "warning" if name in LOSSES else "fine" if _is_fine(found) and name != "open" else "note"
-    is_linear = name in ("behind linear", "like linear") and not evidence.hidden
-    return beside(evidence, found, name, "fine" if is_linear else severity)
-
-
-def _is_fine(found: BaselineComparison | None) -> bool:
-    return found is not None and found.case in ("better", "better than constant")
+    if found.is_better and evidence.basis == "training":
+        return beside(evidence, found, "open", "note")
+    if found.case in ("behind linear", "like linear") and not evidence.hidden:
+        return beside(evidence, found, found.case, "fine")  # such a network is simple, too
+    return beside(evidence, found, found.case, "warning" if found.is_loss else "fine" if found.is_better else "note")
 
 
 def beside(evidence: Evidence, found: BaselineComparison, name: str, severity: Severity, **facts: Any) -> Finding:
@@ -97,26 +92,31 @@ def memorised(evidence: Evidence) -> Finding | None:
     predicts them better, and for labels and counts 80 % of the constant's loss. A score counts as 5 nats below the
     constant's at least. Real targets ten times as many as weights are skipped.
     """
-    train, y = evidence.train, evidence.learned.y
-    is_many = evidence.kinds.noise is not None and train.y.numel() > _TOO_MANY * evidence.posterior.bnn.num_weights
-    is_known = _is_fine(evidence.comparison) and evidence.basis != "training"
-    if "linear" not in evidence.baselines or not evidence.can_judge or is_many or is_known:
+    is_real, most = evidence.likelihood.noise is not None, _TOO_MANY * evidence.posterior.bnn.num_weights
+    if (is_real and evidence.train.y.numel() > most) or "linear" not in evidence.baselines or not evidence.can_judge:
         return None
-    new, rivals = evidence.left_out if evidence.held_out is None else evidence.scores, evidence.rivals
+    new = None if _is_shown_better(evidence) else evidence.scores if evidence.held_out else evidence.left_out
     if new is None:
         return None
-    scores = torch.maximum(new, rivals["constant"] - FAR_BELOW)
-    learned = evidence.of_learned.log_prob(y).double().clamp_min(float(rivals["constant"].mean()) - FAR_BELOW)
-    lost = float(learned.mean() - scores.mean())
-    rest = compared(scores, rivals, _SIGNIFICANCE)
-    is_point = not bool(evidence.of_learned.draw_means.std(0).any())
-    least = _LOST_NATS_BEHIND if is_point and rest.case in LOSSES else _LOST_NATS
-    if evidence.posterior.bnn.settings["likelihood"].integer_targets:
-        least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(rivals["constant"].mean()))
-    is_open = evidence.held_out is not None and rest.case not in LOSSES
-    if lost < least or _is_fine(rest) or is_open or rest.linear is None:
+    constant = evidence.baseline_scores["constant"]
+    new = torch.maximum(new, constant - FAR_BELOW)
+    rest = compared(new, evidence.baseline_scores, _SIGNIFICANCE)
+    if rest.linear is None or rest.is_better or (evidence.held_out is not None and not rest.is_loss):
         return None
-    return Finding("memorised", value=lost, facts={"gain": rest.fit.mean, "linear": rest.linear.mean})
+    old = evidence.train_prediction.log_prob(evidence.train_sample.y).double()
+    lost = float(old.clamp_min(float(constant.mean()) - FAR_BELOW).mean() - new.mean())
+    is_point = not bool(evidence.train_prediction.draw_means.std(0).any())
+    least = _LOST_NATS_BEHIND if is_point and rest.is_loss else _LOST_NATS
+    if evidence.posterior.bnn.settings["likelihood"].integer_targets:
+        least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()))
+    facts: Facts = {"gain": rest.fit.mean, "linear": rest.linear.mean}
+    return Finding("memorised", value=lost, facts=facts) if lost >= least else None
+
+
+def _is_shown_better(evidence: Evidence) -> bool:
+    """Return whether examples that the fit has not learned show that it predicts better than the baselines."""
+    found = evidence.comparison
+    return found is not None and found.is_better and evidence.basis != "training"
 
 
 def learned(evidence: Evidence) -> Finding | None:
@@ -125,11 +125,11 @@ def learned(evidence: Evidence) -> Finding | None:
     found = evidence.comparison
     if not has_modes or found is None or evidence.held_out is not None or not evidence.budget.folds:
         return None
-    if (_is_fine(found) and evidence.basis != "training") or found.case in LOSSES or evidence.left_out is None:
+    if _is_shown_better(evidence) or found.is_loss or evidence.left_out is None:
         return None
-    rest = compared(evidence.left_out, evidence.rivals, _SIGNIFICANCE)
+    rest = compared(evidence.left_out, evidence.baseline_scores, _SIGNIFICANCE)
     rows = rows_told("left out", len(evidence.left_out))
-    if rest.case == "constant" or (rest.case in LOSSES and not rest.fit.is_shown):
+    if rest.case == "constant" or (rest.is_loss and not rest.fit.is_shown):
         return beside(evidence, rest, "learned", "warning", rows=rows)
     return beside(evidence, rest, "hardly", "warning", rows=rows) if rest.are_slight else None
 
@@ -144,8 +144,7 @@ def length(evidence: Evidence) -> Finding | None:
     assert end is not None
     severity: Severity = "fine" if end.converged else "warning" if needs_steps(record) else "note"
     facts: Facts = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
-    key = "length" if severity == "warning" else f"length {severity}"
-    return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts, key=key)
+    return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts)
 
 
 def needs_steps(record: FitRecord) -> bool:

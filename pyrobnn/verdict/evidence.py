@@ -95,15 +95,15 @@ class Evidence:
         return fit_baselines(likelihood, self.train, outputs, most_rows=rows, folds=folds)
 
     @functools.cached_property
-    def ordinary(self) -> Baseline | None:
+    def least_squares(self) -> Baseline | None:
         """The linear model of least squares, for the mean of a target that has one, whatever the likelihood."""
-        if "linear" not in self.baselines or self.kinds.has_labels:
+        if "linear" not in self.baselines or self.likelihood.has_labels:
             return None
-        is_same = self.kinds.noise is not None
+        is_same = self.likelihood.noise is not None
         return (self.baselines if is_same else self._fitted(Gaussian(), self.train.y[0].numel()))["linear"]
 
     @functools.cached_property
-    def learned(self) -> Data:
+    def train_sample(self) -> Data:
         """The training rows that are predicted, the first of those of the baselines."""
         return self.train[self._rows]
 
@@ -116,7 +116,7 @@ class Evidence:
         """The numbers of the held-out rows that are predicted; more of them where few are of some class."""
         assert self.held_out is not None
         data, most = self.held_out, self.budget.rows
-        if self.kinds.has_labels and data.y.ndim == 1 and self.budget.most_for_rare:
+        if self.likelihood.has_labels and data.y.ndim == 1 and self.budget.most_for_rare:
             rarest = int(data.y.unique(return_counts=True)[1].min())
             most = min(max(most, math.ceil(2 * FEW / rarest * len(data))), self.budget.most_for_rare)
         generator = torch.Generator().manual_seed(derive(self.seed, "examples"))
@@ -125,25 +125,26 @@ class Evidence:
     @functools.cached_property
     def judged(self) -> Data:
         """The rows by which predictions are judged: held out, or else of training."""
-        return self.learned if self.held_out is None else self.held_out[self.judged_rows]
+        if self.held_out is None:
+            return self.train_sample
+        return Data(self.held_out.x[self.judged_rows], self.held_out.y[self.judged_rows])
 
     @functools.cached_property
     def prediction(self) -> Prediction:
         """The predictions for the rows judged."""
-        return self.of_learned if self.held_out is None else self._predicted(self.predict_judged)
+        return self.train_prediction if self.held_out is None else self._predicted(self.predict_judged)
 
     @functools.cached_property
-    def of_learned(self) -> Prediction:
+    def train_prediction(self) -> Prediction:
         """The predictions for training rows."""
-        return self._predicted(functools.partial(self.posterior.predict, self.learned.x))
+        return self._predicted(functools.partial(self.posterior.predict, self.train_sample.x))
 
     def predict_judged(self, *, num_draws: int, seed: int) -> Prediction:
         """Predict for the rows judged, each a mixture over copies if it lacks values."""
         if self.given is None:
             return self.posterior.predict(self.judged.x, num_draws=num_draws, seed=seed)
-        return predict_copies(
-            self.posterior, self.imputer, self.given[self.judged_rows.numpy()], num_draws=num_draws, seed=seed
-        )
+        rows = self.given[self.judged_rows.numpy()]
+        return predict_copies(self.posterior, self.imputer, rows, num_draws=num_draws, seed=seed)
 
     def _predicted(self, predict: Callable[..., Prediction]) -> Prediction:
         draws = self.budget.draws
@@ -175,22 +176,19 @@ class Evidence:
         return self.prediction.log_prob(self.judged.y).double().cpu()
 
     @functools.cached_property
-    def rivals(self) -> dict[str, Tensor]:
+    def baseline_scores(self) -> dict[str, Tensor]:
         """The log scores (N,) of the baselines for the rows judged, cross-validated where these are of training."""
         if self.held_out is not None:
             y, num = self.judged.y, math.log(len(self.copies))
             scores = {name: [one.predict(x).log_prob(y) for x in self.copies] for name, one in self.baselines.items()}
             return {name: torch.stack(each).logsumexp(0) - num for name, each in scores.items()}
-        y, num = self.train.y, len(self.learned)
+        y, num = self.train.y, len(self.train_sample)
         return {name: model.cross_validated.log_prob(y[model.rows])[:num] for name, model in self.baselines.items()}
 
     @functools.cached_property
     def can_judge(self) -> bool:
         """Whether ten or more examples are held out, of labels ten that are not of the most frequent class; or none."""
-        if self.held_out is None:
-            return True
-        counts = self.counts.values()
-        return len(self.judged) - (max(counts) if counts else 0) >= FEW
+        return self.held_out is None or len(self.judged) - max(self.counts.values(), default=0) >= FEW
 
     @functools.cached_property
     def counts(self) -> dict[int, int]:
@@ -206,7 +204,7 @@ class Evidence:
         """
         if not self.baselines or len(self.judged) < 2 or not self.can_judge:
             return None
-        scores, rivals, weights = self.scores, self.rivals, self.judged.weights
+        scores, rivals, weights = self.scores, self.baseline_scores, self.judged.weights
         if weights is not None:
             share = (weights / weights.mean()).double().cpu()
             scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
@@ -221,12 +219,17 @@ class Evidence:
         return None if scores is None else scores[self._rows]
 
     @property
+    def has_lost(self) -> bool:
+        """Whether a baseline predicts better."""
+        return self.comparison is not None and self.comparison.is_loss
+
+    @property
     def has_chains(self) -> bool:
         """Whether its draws are Markov chains."""
         return all(built(member.guide).chains() is not None for member in self.posterior.members)
 
     @property
-    def kinds(self) -> BaseLikelihood:
+    def likelihood(self) -> BaseLikelihood:
         """The likelihood, as it declares itself."""
         return as_likelihood(self.posterior.bnn.settings["likelihood"])
 

@@ -17,9 +17,9 @@ _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 class Template(NamedTuple):
     """What is said of a finding: a clause, what follows it with the numbers, and with those of a linear model.
 
-    `measure` is what a statistic measures, `tries` are the names of remedies in their order, and `advice` is for the
-    page of warnings. Of warnings a "cause" is mended before effects, and a "leak" first. A verdict tells of a note as a
-    `detail`, always or if it is good, and a good one begins with `trust`.
+    `measure` is what a statistic measures, `tries` are the names of remedies in their order, `otherwise` is the last in
+    words, and `advice` is for the page of warnings. Of warnings a "cause" is mended before effects, and a "leak" first.
+    A verdict tells of a note as a `detail`, always or if it is good, and a good one begins with `trust`.
     """
 
     lead: str
@@ -27,6 +27,7 @@ class Template(NamedTuple):
     linear: str = ""
     measure: str = ""
     tries: tuple[str, ...] = ()
+    otherwise: str = ""
     advice: str = ""
     role: Literal["leak", "cause", "effect"] = "effect"
     detail: Literal["always", "if good", "never"] = "never"
@@ -55,7 +56,7 @@ class Finding:
         p: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedy: what to try.
         facts: further numbers and names of the sentence.
-        key: the key of its template in words.toml, if that is not the name.
+        key: the key of its template in words.toml, if that is not the name. A key with the severity goes first.
 
     Examples:
         >>> bnn.diagnostics.Finding("bias", "warning", 0.6, 0.5, 0.02, p=1e-6, key="bias high").in_plain_words
@@ -80,7 +81,8 @@ class Finding:
     @property
     def template(self) -> Template:
         """What is said of it."""
-        return templates()[self.key or self.name]
+        key = self.key or self.name
+        return templates().get(f"{key} {self.severity}") or templates()[key]
 
     def _filled(self, text: str) -> str:
         return text.format(value=self.value, expected=self.expected, error=self.error, **self.facts)

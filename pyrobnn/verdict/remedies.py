@@ -30,11 +30,6 @@ _LEAST_DISPERSION = 0.5
 _MOST_STEPS = 150_000
 
 
-def _to(*settings: str) -> Callable[[Evidence], tuple[str, ...]]:
-    """Return the function that gives these settings to every fit."""
-    return lambda evidence: settings
-
-
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A remedy: the words that follow "To mend it,", whether a fit may take it, and the settings that change.
@@ -44,23 +39,23 @@ class Rule:
 
     words: str
     applies: Callable[[Evidence], bool] = lambda evidence: True
-    settings: Callable[[Evidence], tuple[str, ...]] = lambda evidence: ()
-    python: Callable[[Evidence], str] = lambda evidence: ""
+    settings: tuple[str, ...] | Callable[[Evidence], tuple[str, ...]] = ()
+    python: str = ""
 
 
 def first(evidence: Evidence, names: Iterable[str]) -> Remedy | None:
     """Return the first of some remedies, by the names of their rules, that a fit has not had yet."""
     rule = next((RULES[name] for name in names if RULES[name].applies(evidence)), None)
-    return None if rule is None else Remedy(rule.words, rule.settings(evidence), rule.python(evidence))
-
-
-def _methods(evidence: Evidence) -> list[Table]:
-    """Return the tables of the method and those inside it."""
-    return evidence.posterior.members[0].record.methods
+    if rule is None:
+        return None
+    settings = rule.settings(evidence) if callable(rule.settings) else rule.settings
+    return Remedy(rule.words, settings, rule.python)
 
 
 def _setting(evidence: Evidence, name: str) -> Any:
-    return next((table[name] for table in _methods(evidence) if table.get(name) is not None), None)
+    """Return a setting of the method or of one inside it; None where none has it."""
+    tables = evidence.posterior.members[0].record.methods
+    return next((table[name] for table in tables if table.get(name) is not None), None)
 
 
 def _longer(evidence: Evidence) -> dict[str, int]:
@@ -68,20 +63,15 @@ def _longer(evidence: Evidence) -> dict[str, int]:
     choice = evidence.posterior.record.choice
     if evidence.has_chains or (choice is not None and choice.chose_length):
         return {}
-    svi = next((table for table in _methods(evidence) if "max_steps" in table), {})
+    methods = evidence.posterior.members[0].record.methods
+    svi = next((table for table in methods if "max_steps" in table), {})
     return {name: _TIMES_LONGER * svi[name] for name in ("steps", "epochs") if svi.get(name)}
-
-
-def _longer_code(evidence: Evidence) -> str:
-    more = _longer(evidence)
-    given = ", ".join(f"`{name}={value}`" for name, value in more.items())
-    return f"{given}, or leave out {' and '.join(f'`{name}`' for name in more)}"
 
 
 def _more_steps(evidence: Evidence) -> tuple[str, ...]:
     most = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
-    by_evidence = any(table.get("type") == "evidence_framework" for table in _methods(evidence))
-    return _of_method(evidence, guide_steps=most) if by_evidence else _of_method(evidence, max_steps=most)
+    by_evidence = any("guide_steps" in table for table in evidence.posterior.members[0].record.methods)
+    return _of_method(evidence, **{"guide_steps" if by_evidence else "max_steps": most})
 
 
 def _of_method(evidence: Evidence, **settings: float) -> tuple[str, ...]:
@@ -102,7 +92,7 @@ def _likelihood(evidence: Evidence) -> str:
 
 def _noise(evidence: Evidence) -> str | None:
     """Return how the noise around real targets is given: "known" where somebody gave its number."""
-    noise = evidence.kinds.noise
+    noise = evidence.likelihood.noise
     return "tuned" if noise == "known" and "scale" in (evidence.posterior.record.measured or ()) else noise
 
 
@@ -128,7 +118,16 @@ def _are_counts(evidence: Evidence) -> bool:
     """Return whether real targets are whole numbers from 0 on, whose spread may be that of counts."""
     y = evidence.train.y.double()
     is_whole = y.ndim == 1 and torch.equal(y, y.round()) and float(y.min()) == 0
-    return evidence.kinds.noise is not None and is_whole and float(y.var()) >= _LEAST_DISPERSION * float(y.mean())
+    return evidence.likelihood.noise is not None and is_whole and float(y.var()) >= _LEAST_DISPERSION * float(y.mean())
+
+
+def _are_counted(evidence: Evidence) -> bool:
+    """Return whether classes are named 0, 1, 2 and so on, and the last is at most half as frequent as another."""
+    names = [*evidence.class_names]
+    if len(names) <= 2 or names != [*map(str, range(len(names)))]:
+        return False
+    counts = evidence.train.class_counts(len(names))
+    return 2 * counts[-1] <= max(counts)
 
 
 def _is_unscaled(evidence: Evidence) -> bool:
@@ -164,8 +163,8 @@ def _is_large(evidence: Evidence) -> bool:
 
 def _finds_nothing(evidence: Evidence) -> bool:
     """Return whether neither a small or tuned network nor a linear model finds anything in the inputs."""
-    is_found = evidence.comparison is not None and evidence.comparison.linear_finds
-    return (_is_tried(evidence) or not _is_large(evidence)) and not is_found
+    linear = None if evidence.comparison is None else evidence.comparison.linear
+    return (_is_tried(evidence) or not _is_large(evidence)) and (linear is None or not linear.is_shown)
 
 
 def _has_one_noise(evidence: Evidence) -> bool:
@@ -174,51 +173,51 @@ def _has_one_noise(evidence: Evidence) -> bool:
 
 
 def _varying_noise(evidence: Evidence) -> tuple[str, ...]:
-    likelihood = _likelihood(evidence)
-    return f"likelihood.type={likelihood}", f"likelihood.{_SCALES[likelihood]}=heteroscedastic"
+    name = _likelihood(evidence)
+    return f"likelihood.type={name}", f"likelihood.{_SCALES[name]}=heteroscedastic"
 
 
 RULES: dict[str, Rule] = {
-    "rescaled": Rule("standardise the data", _is_unscaled, _to("data.standardize=true")),
+    "rescaled": Rule("standardise the data", _is_unscaled, ("data.standardize=true",)),
     "measured_noise": Rule("let the noise be measured",
-        lambda e: _noise(e) in ("known", "learned"), _to("likelihood.scale=tuned")),
-    "smaller": Rule("take one small hidden layer", _is_large, _to("net.hidden=[10]")),
+        lambda e: _noise(e) in ("known", "learned"), ("likelihood.scale=tuned",)),
+    "smaller": Rule("take one small hidden layer", _is_large, ("net.hidden=[10]",)),
     "larger": Rule("take a hidden layer of 50 units",
-        lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS, _to("net.hidden=[50]")),
-    "without_hidden": Rule("keep the linear model", lambda e: bool(e.hidden), _to("net.hidden=[]")),
-    "by_evidence": Rule("tune the prior", _takes_evidence, _to("fit.type=evidence_framework")),
+        lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS, ("net.hidden=[50]",)),
+    "without_hidden": Rule("keep the linear model", lambda e: bool(e.hidden), ("net.hidden=[]",)),
+    "by_evidence": Rule("tune the prior", _takes_evidence, ("fit.type=evidence_framework",)),
     "sampled": Rule("draw by Markov chains",
-        lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS, _to("fit.type=nuts")),
+        lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS, ("fit.type=nuts",)),
     "other_guide": Rule("take another guide",
         lambda e: not e.has_chains and (_setting(e, "guide") or {}).get("type") != "mean_field",
-        _to("guide.type=mean_field")),
+        ("guide.type=mean_field",)),
     "ensemble": Rule("average several networks",
-        lambda e: not isinstance(e.posterior, Mixture), _to("fit.type=ensemble")),
+        lambda e: not isinstance(e.posterior, Mixture), ("fit.type=ensemble",)),
     "smoother": Rule("choose a smoother prior",
-        lambda e: _part(e, "prior").get("type") != "normal", _to("prior.type=normal")),
+        lambda e: _part(e, "prior").get("type") != "normal", ("prior.type=normal",)),
     "spread_counts": Rule("let counts spread",
-        lambda e: _likelihood(e) == "poisson", _to("likelihood.type=negative_binomial")),
-    "counts": Rule("take a Poisson, if targets are counts", _are_counts, _to("likelihood.type=poisson")),
-    "median": Rule("take the median",
-        lambda e: e.prediction.has_quantiles, python=lambda e: "`prediction.quantile(0.5)`"),
-    "other_inputs": Rule("collect other columns, or more rows: these may hold nothing about the target",
-        _finds_nothing),
-    "hold_out": Rule("hold rows out", settings=_to("data.test=0.25")),
-    "hold_out_last": Rule("hold out the last rows", settings=_to("data.test_last=0.2")),
-    "more_chains": Rule("run more chains", lambda e: (_setting(e, "num_chains") or 4) < 4, _to("fit.num_chains=4")),
+        lambda e: _likelihood(e) == "poisson", ("likelihood.type=negative_binomial",)),
+    "counts": Rule("take a Poisson, if targets are counts", _are_counts, ("likelihood.type=poisson",)),
+    "counted_classes": Rule("fit a Poisson regression, if the classes are counts",
+        _are_counted, ("data.task=regression", "likelihood.type=poisson")),
+    "median": Rule("take the median", lambda e: e.prediction.has_quantiles, python="`prediction.quantile(0.5)`"),
+    "other_inputs": Rule("collect other columns, or more rows: these may say nothing of the target", _finds_nothing),
+    "hold_out": Rule("hold rows out", settings=("data.test=0.25",)),
+    "hold_out_last": Rule("hold out the last rows", settings=("data.test_last=0.2",)),
+    "more_chains": Rule("run more chains", lambda e: (_setting(e, "num_chains") or 4) < 4, ("fit.num_chains=4",)),
     "smaller_steps": Rule("take smaller steps",
-        lambda e: (_setting(e, "target_accept") or 0.95) < 0.95, _to("fit.target_accept=0.95")),
+        lambda e: (_setting(e, "target_accept") or 0.95) < 0.95, ("fit.target_accept=0.95",)),
     "slower": Rule("lower the learning rate", _is_fast, lambda e: _of_method(e, lr=0.01)),
-    "longer": Rule("train longer", lambda e: bool(_longer(e)), lambda e: _of_method(e, **_longer(e)), _longer_code),
+    "longer": Rule("train longer", lambda e: bool(_longer(e)), lambda e: _of_method(e, **_longer(e))),
     "more_steps": Rule("train longer", settings=_more_steps),
     "narrower": Rule("narrow the prior",
         lambda e: _narrower(e) >= _NARROWEST, lambda e: (f"prior.scale={_narrower(e):g}",)),
     "varying_noise": Rule("let the noise depend on the inputs, by twice as many outputs",
         lambda e: _is_open(e) and _has_one_noise(e), _varying_noise),
-    "amounts": Rule("take a log-normal, as targets are positive and skewed",
-        _are_amounts, _to("likelihood.type=log_normal")),
+    "amounts": Rule("take a log-normal for positive, skewed targets", _are_amounts, ("likelihood.type=log_normal",)),
     "heavy_tails": Rule("look for outliers, and take noise with heavy tails",
-        lambda e: _is_open(e) and _likelihood(e) == "gaussian", _to("likelihood.type=student_t")),
+        lambda e: _is_open(e) and _likelihood(e) == "gaussian", ("likelihood.type=student_t",)),
+    "calibrated": Rule("calibrate by rows that the fit has not seen", python="`bnn.calibrate(posterior, data)`"),
     "more_draws": Rule("draw more", settings=lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
     "longer_warmup": Rule("warm up longer",
         settings=lambda e: (f"fit.warmup={2 * int(_setting(e, 'warmup') or 1000)}",)),

@@ -22,10 +22,8 @@ from pyrobnn.posterior.prediction import Prediction
 
 _MOST_ENTRIES = 2**24  # derivatives of outputs in weights that are looked at
 LARGEST_MATRIX = 1000
-_NEGLIGIBLE_NATS = 0.05
-"""Nats an example above a constant that count as none, if chance may explain them."""
-_FEWEST_NATS = 5.0
-"""Nats in all that noise and prior scales, which have seen the examples left out, do not gain on pure noise."""
+_NEGLIGIBLE_NATS = 0.05  # an example above a constant that count as none, if chance may explain them
+_FEWEST_NATS = 5.0  # in all, that scales, which have seen the examples left out, do not gain on pure noise
 _SHOWN = 0.05  # the p-value below which a fit counts as better than a baseline; a warning needs far more
 _LEAD_NATS = 0.01  # nats an example that are called a lead over a linear model
 _LEAST_LEAD_NATS = 0.001  # and where chance does not explain them
@@ -35,8 +33,6 @@ Case = Literal[
     "impossible", "constant", "linear",
     "few", "better", "better than constant", "behind linear", "like linear", "near linear",
 ]  # fmt: skip
-LOSSES: tuple[Case, ...] = ("impossible", "constant", "linear")
-"""The cases that speak against a fit."""
 
 
 class Gain(NamedTuple):
@@ -68,7 +64,7 @@ class Gain(NamedTuple):
 class BaselineComparison:
     """How a fit compares: the name of a finding, and the gains over a constant of the fit and of a linear model.
 
-    A loss, one of `LOSSES`, has the chance `p` of such numbers of a good fit; `num_lost` examples have no finite score.
+    A loss has the chance `p` of such numbers of a good fit; `num_lost` examples have no finite score.
     Gains `are_slight` if they are below 0.05 nats by a standard error, and 5 in all, and the linear model has none.
     """
 
@@ -80,9 +76,14 @@ class BaselineComparison:
     are_slight: bool
 
     @property
-    def linear_finds(self) -> bool:
-        """Whether the linear model shows a sign that it is better than the constant."""
-        return self.linear is not None and self.linear.is_shown
+    def is_loss(self) -> bool:
+        """Whether it speaks against the fit."""
+        return self.case in ("impossible", "constant", "linear")
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the fit is better than all baselines."""
+        return self.case in ("better", "better than constant")
 
 
 def compared(scores: Tensor, rivals: Mapping[str, Tensor], level: float) -> BaselineComparison:
