@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 from helpers import quick
+from pyro.infer import Trace_ELBO
 from torch import nn
 from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.diagnostics import Estimate
 
 UNIT, KNOWN = bnn.priors.Normal(1.0), bnn.likelihoods.Gaussian(scale=1.0)
 
@@ -77,16 +80,53 @@ def test_elbo_with_mixture_prior_agrees_with_quadrature():
     assert report.elbo.mean == pytest.approx(log_likelihood + log_prior + entropy, abs=4 * report.elbo.stderr)
 
 
-def test_report_says_how_standardised_targets_change_the_scale():
-    data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=KNOWN, prior=UNIT)
-    scaled = bnn.Data(data.x, data.y, standardize=True)
-    posterior = model.fit(scaled, steps=5, seed=0, progress=False)
-    report = bnn.elbo_report(posterior, scaled, num_draws=300)
-    assert report.log_volume == pytest.approx(32 * math.log(float(data.y.double().std(correction=0))), rel=1e-6)
-    draws = posterior.draw(300, seed=derive(posterior.seed, "audit"))
-    original = posterior.predict(data.x, draws=draws).draw_log_prob(data.y).sum(1)
-    assert report.log_likelihood.mean - report.log_volume == pytest.approx(float(original.mean()), rel=1e-4)
+FAR = torch.randn(12, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
+STANDARD = bnn.Data(FAR, 40 * FAR[:, 0].sin() + 100, standardize=True)
+
+
+def test_elbo_is_that_of_pyro_in_original_units():
+    posterior = quick(bnn.BNN(bnn.MLP(1, [4], 1), prior=UNIT), bnn.SVI(steps=30), STANDARD)
+    model, guide, rows = posterior.bnn, posterior.guide, STANDARD.tensors
+    x, y = (scaler.transform(v).float() for scaler, v in zip((STANDARD.x_scaler, STANDARD.y_scaler), rows, strict=True))
+    with torch.no_grad(), local_parameters(), seeded(0):
+        losses = torch.tensor([Trace_ELBO().loss(model, guide, x, y) for _ in range(50)])
+    theirs = Estimate.of(-losses - len(x) * float(STANDARD.y.std(correction=0).log()))
+    ours = bnn.elbo_report(posterior, rows, num_draws=400).elbo
+    assert ours.mean == pytest.approx(theirs.mean, abs=4 * math.hypot(ours.stderr, theirs.stderr))
+
+
+def test_elbo_of_the_exact_posterior_is_the_evidence_in_original_units():
+    line = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(scale=20.0))
+    features, scale = torch.cat([STANDARD.x_scaler.transform(FAR), torch.ones_like(FAR)], 1), STANDARD.y_scaler.scale
+    precision = features.T @ features + (20.0 / scale) ** 2 * torch.eye(2)
+    slope, bias = torch.linalg.solve(precision, features.T @ STANDARD.y_scaler.transform(STANDARD.y))
+    weights = {"0.weight": slope[None, None], "0.bias": bias[None]}
+    posterior = bnn.guides.Laplace(structure="full").around(line, STANDARD, weights=weights, progress=False)
+    covariance = scale**2 * features @ features.T + 20.0**2 * torch.eye(len(FAR))
+    exact = torch.distributions.MultivariateNormal(STANDARD.y_scaler.loc.expand(len(FAR)), covariance)
+    report = bnn.elbo_report(posterior, (STANDARD.x, STANDARD.y), num_draws=100)
+    assert report.elbo.mean == pytest.approx(float(exact.log_prob(STANDARD.y)), abs=1e-6)
+    assert report.reservation == ""  # the linearised line is the line
+
+
+POINT = "(no bound: some sites are at a point, and a density at a point is no ELBO)"
+RESERVATIONS = {
+    "mean_field": "",
+    "AutoMultivariateNormal": "",
+    "laplace": "(of the linearised model, not comparable)",
+    bnn.guides.Laplace(linearized=False): "",
+    bnn.guides.Laplace(sites="last_layer"): POINT,
+    "map": POINT,
+    "AutoDelta": POINT,
+    "dropout": POINT,
+}
+
+
+@pytest.mark.parametrize("guide", RESERVATIONS)
+def test_what_is_no_bound_of_the_network_says_so(guide):
+    model = bnn.BNN(bnn.MLP(1, [4], 1), prior=UNIT, likelihood=KNOWN)
+    report = bnn.elbo_report(quick(model, bnn.SVI(guide=guide, steps=3), STANDARD), STANDARD, num_draws=10)
+    assert str(report).splitlines()[-1] == f"ELBO {report.elbo} {RESERVATIONS[guide]}".rstrip()
 
 
 def test_refusals_and_pruning_nothing():

@@ -206,7 +206,6 @@ def test_elbo_and_importance_weights_count_them():
     posterior = fit(gaussian(), bnn.SVI(steps=30), data, engine="eager")
     ours, theirs = (bnn.elbo_report(posterior, one, num_draws=10) for one in (data, repeated))
     assert ours.elbo.mean == pytest.approx(theirs.elbo.mean)
-    assert ours.log_volume == pytest.approx(theirs.log_volume)
     ours, theirs = (bnn.importance_weights(posterior, one, num_draws=100) for one in (data, repeated))
     assert ours.log_evidence.mean == pytest.approx(theirs.log_evidence.mean)
 

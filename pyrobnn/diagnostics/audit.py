@@ -20,6 +20,8 @@ from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
+_FEW_ROWS, _ROUNDING = 100, 1e-3  # by which a linearised network is told from the network
+
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
@@ -52,16 +54,16 @@ class SiteTerms:
 
 @dataclasses.dataclass(frozen=True)
 class ElboReport:
-    """The ELBO and its terms for the whole data set, in nats; str() shows them as a table.
+    """The ELBO and its terms for the whole data set, in nats, in the original units of targets; str() is a table.
 
     Attributes:
         sites: terms by latent site; a joint guide of Pyro has one more, of size 0, with the entropy of all.
-        log_likelihood: E_q[log p(D | w)], in the units of the model's targets.
+        log_likelihood: E_q[log p(D | w)], of the model that predicts: the linearised network where the guide takes it.
         log_prior, entropy, kl: E_q[log p(w)], -E_q[log q(w)] and KL(q || p) in total.
         kl_exact: KL(q || p) if every site has a closed form, else None.
-        elbo: log_likelihood - kl, a lower bound on log p(D).
+        elbo: log_likelihood - kl, a lower bound on log p(D) where `reservation` is empty.
         num_draws: number of draws in the estimates.
-        log_volume: subtract this from ELBO and log-likelihood for the original units of standardised targets.
+        reservation: why `elbo` bounds the evidence of no network, in words: a linearised one, or weights at a point.
     """
 
     sites: tuple[SiteTerms, ...]
@@ -72,7 +74,7 @@ class ElboReport:
     kl_exact: float | None
     elbo: Estimate
     num_draws: int
-    log_volume: float
+    reservation: str = ""
 
     @property
     def is_joint(self) -> bool:
@@ -88,9 +90,7 @@ class ElboReport:
             known = (of.entropy, of.kl, exact) if of is total or not self.is_joint else ("-",) * 3
             rows.append((of.name, of.size, of.log_prior, *known))
         lines = [f"{name:<24}{size:>9}{p!s:>20}{q!s:>20}{kl!s:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]
-        lines += [f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
-        if self.log_volume:
-            lines.append(f"(targets standardised: subtract {self.log_volume:.2f} for their original units)")
+        lines += [f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo} {self.reservation}".rstrip()]
         return "\n".join(lines)
 
 
@@ -102,14 +102,15 @@ class _Terms(NamedTuple):
     kl: dict[str, Tensor]
 
 
-def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
+def elbo_report(posterior: Posterior, data: Any, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
-    The KL is not weighted by a temperature: this is the bound on the evidence, for any trained objective.
+    The KL is not weighted by a temperature: this is the bound on the evidence, for any trained objective. Densities are
+    those of targets in original units, so fits with and without `standardize` compare.
 
     Args:
         posterior: the posterior to audit; its guide needs a density, as from `SVI` or `SWAG`.
-        data: the training data, in original units.
+        data: the training data in original units, as `Data` or a pair (x, y).
         num_draws: number of draws, at least 2.
         seed: seed of the draws; the fit's if not given.
 
@@ -130,12 +131,11 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     require_density(posterior.guide)
     if built(posterior.guide).pruned_sites():
         raise InputError("`elbo_report`: pruned weights are points at zero, without a density: take the fit before.")
-    log_volume = posterior.y_scaler.log_volume() * data.total_weight
 
     def with_likelihood(block: tuple[_Terms, dict[str, Tensor]]) -> tuple[_Terms, Tensor]:
         terms, values = block
         parts = [log_likelihoods(posterior, part, values).sum(1) for part in data.parts()]
-        return terms, torch.stack(parts).sum(0) + log_volume
+        return terms, torch.stack(parts).sum(0)
 
     seed = derive(posterior.seed if seed is None else seed, "audit")
     blocks = posterior.map_traces(lambda trace: _of_latents(posterior, trace), with_likelihood, num_draws, seed=seed)
@@ -157,8 +157,20 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
         kl_exact=sum(exact.values()) if len(exact) == len(rows) else None,
         elbo=of(log_likelihood + total_p - total_q),
         num_draws=len(log_likelihood),
-        log_volume=log_volume,
+        reservation=_reservation(posterior, data, seed),
     )
+
+
+def _reservation(posterior: Posterior, data: Data, seed: int) -> str:
+    """Return why the ELBO is no bound on the evidence of the network, in words; "" where it is one."""
+    two, some = posterior.draw(2, seed=seed), next(data.parts(_FEW_ROWS))
+    if any(bool((values[0] == values[1]).all()) for values in two.values()):
+        return "(no bound: some sites are at a point, and a density at a point is no ELBO)"
+    if not built(posterior.guide).linearized:
+        return ""
+    linear, itself = (log_likelihoods(posterior, some, two, linearized=each) for each in (True, False))
+    is_same = torch.allclose(linear, itself, _ROUNDING, _ROUNDING)  # as without a hidden layer
+    return "" if is_same else "(of the linearised model, not comparable)"
 
 
 def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[str, Tensor]]:
