@@ -282,6 +282,9 @@ def test_rows_outside_of_a_fit_are_told_with_their_column():
         model.predict(new)
     assert model.outside(far)[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[0, 0, 1]]
     assert model.outside(STAYS_X).empty
+    later = regressor(guide="mean_field").partial_fit(X, Y).partial_fit(X + 100, Y)
+    assert later.outside(X + 100).empty
+    assert not later.outside(X + 300).empty
 
 
 def test_standardize_is_no_text_and_huge_columns_are_quiet():

@@ -349,7 +349,7 @@ def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
 
 
 def test_a_default_without_a_guide_asks_for_one_first():
-    with pytest.raises(ValueError, match=r"\['rank'\] of guide: the default method has none. Set guide first"):
+    with pytest.raises(ValueError, match=r"\['rank'\]: there is no guide yet. Set it first"):
         bnn.BNNClassifier().set_params(guide__rank=3)
     assert bnn.BNNClassifier(guide="low_rank").set_params(guide__rank=3).guide.rank == 3
 

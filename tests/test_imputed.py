@@ -8,7 +8,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked, with_targets
+from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, with_copies, with_targets
 from pyrobnn.datasets import load_table
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.runs.predict import predict_table
@@ -23,7 +23,16 @@ GAPS = np.arange(60) % 4 == 1
 
 def copied(x, y, weights=None, num_labels=0):
     both = with_targets(x, y, num_labels)
-    return stacked(both, y, weights, Imputer(both, (), both.shape[1] - x.shape[1]))
+    imputer = Imputer(both, (), both.shape[1] - x.shape[1])
+    return with_copies(x, y, num_labels, imputer, weights=weights, groups=None)
+
+
+def slopes_of(x, y):
+    """The slopes of weighted least squares on rows and copies."""
+    data = copied(x, y)
+    root = np.sqrt(data.weights.numpy())[:, None]
+    columns = np.c_[data.x.numpy(), np.ones(len(data))]
+    return np.linalg.lstsq(root * columns, root[:, 0] * data.y.numpy(), rcond=None)[0][:-1]
 
 
 def normals(rho, num=2000, seed=0):
@@ -72,10 +81,7 @@ def test_gaps_of_rows_beyond_those_that_have_the_column_do_not_bend_a_slope():
     x = normals(0.8, 600)
     y = x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[x[:, 0] > 0.5, 1] = np.nan
-    rows, targets, weights, _ = copied(x[:, :2], y)
-    root = np.sqrt(weights)[:, None]
-    slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
-    np.testing.assert_allclose(slopes[:2], [1, 2], atol=0.12)
+    np.testing.assert_allclose(slopes_of(x[:, :2], y), [1, 2], atol=0.12)
 
 
 @pytest.mark.parametrize("curve", [lambda a, b: a * b, lambda a, b: a**2], ids=["product", "square"])
@@ -109,13 +115,14 @@ def test_copies_share_the_weight_of_a_row_and_complete_rows_stay(labels):
     x, y = normals(0.8, 80), np.arange(80) % 2
     x[:20, 1] = np.nan
     given = np.arange(1.0, 81)
-    found, targets, weights, _ = copied(x, y if labels else 1.0 * y, given, num_labels=2 * labels)
+    found = copied(x, y if labels else 1.0 * y, given, num_labels=2 * labels)
     assert len(found) == 60 + 20 * TO_FIT
-    assert weights.sum() == pytest.approx(given.sum())
-    np.testing.assert_array_equal(found[:60], x[20:])
-    np.testing.assert_array_equal(found[60:80, 0], x[:20, 0])
-    np.testing.assert_array_equal(targets[60:80], y[:20])
-    assert copied(x[20:], y[20:], num_labels=2 * labels)[2] is None
+    assert found.weights.sum() == pytest.approx(given.sum())
+    assert found.groups.tolist() == [*range(20, 80), *[*range(20)] * TO_FIT]
+    np.testing.assert_array_equal(found.x[:60], x[20:])
+    np.testing.assert_array_equal(found.x[60:80, 0], x[:20, 0])
+    np.testing.assert_array_equal(found.y[60:80], y[:20])
+    assert copied(x[20:], y[20:], num_labels=2 * labels).weights is None
 
 
 def test_slopes_are_not_biased_by_gaps():
@@ -123,10 +130,7 @@ def test_slopes_are_not_biased_by_gaps():
     x = normals(0.5, 400)
     y = 2 * x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[np.random.default_rng(1).random(400) < 0.5, 1] = np.nan
-    rows, targets, weights, _ = copied(x[:, :2], y)
-    root = np.sqrt(weights)[:, None]
-    slopes = np.linalg.lstsq(root * np.c_[rows, np.ones(len(rows))], root[:, 0] * targets, rcond=None)[0]
-    np.testing.assert_allclose(slopes[:2], 2, atol=0.12)
+    np.testing.assert_allclose(slopes_of(x[:, :2], y), 2, atol=0.12)
 
 
 @pytest.mark.slow

@@ -369,13 +369,16 @@ def of_dates(values):
 
 @pytest.mark.parametrize("name", DATES)
 def test_the_same_moments_are_the_same_numbers(name, given):
-    """To the last digit, whatever the zone, the unit and the container; dates without a zone are in UTC."""
+    """To the last digit, whatever the zone, the unit and the container; dates without a zone are others."""
     table, is_local = of_dates(DATES[name]), name.startswith("local")
     source = table if isinstance(table, pl.DataFrame) else given(table)
     _, encoder, x = learned(source)
     for other, values in DATES.items():
         if other.startswith("local") == is_local:
             np.testing.assert_array_equal(encoder.transform(of_dates(values)), x)
+            continue
+        with pytest.raises(InputError, match=f"'at' has dates with{'' if is_local else 'out'} time zones, unlike"):
+            encoder.transform(of_dates(values))
 
 
 # What is refused
@@ -400,8 +403,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_columns_that_cannot_be_used_are_refused(case, given):
     columns, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        learned(given(frame_of(**columns)))
+    for missing in ("raise", "impute")[: 1 + (case in ("no value", "infinite"))]:
+        with pytest.raises(InputError, match=message):
+            learned(given(frame_of(**columns)), missing=missing)
 
 
 def test_all_faults_come_at_once_with_their_rows(given):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pyrobnn.data.in_memory import Data
+
 TO_FIT = 5  # copies of a row that lacks values
 TO_PREDICT = 20
 _FITS_A_COLUMN = 5
@@ -113,18 +115,18 @@ def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndar
     return np.concatenate([x, y], 1)
 
 
-def stacked(
-    both: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, imputer: Imputer
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return inputs (M, features), targets, weights, and the row (M,) of each; copies share the weight of their row.
+def with_copies(
+    x: np.ndarray, y: np.ndarray, num_labels: int, imputer: Imputer | None, *, weights: Any, groups: Any, **same: Any
+) -> Data:
+    """Return inputs (N, features) and targets as `Data`; copies of a row that lacks values are a group of its weight.
 
-    `both` are inputs with targets beside, which help to draw the values (Little 1992).
+    The targets help to draw the values (Little 1992).
     """
-    x = both[:, : both.shape[1] - imputer.targets]
-    lacks = imputer.lacking(both).any(1)
-    if not lacks.any():
-        return x, targets, weights, None
-    filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
-    rows = np.concatenate([np.flatnonzero(~lacks), *[np.flatnonzero(lacks)] * TO_FIT])
-    counts = (np.ones(len(x)) if weights is None else weights) / np.where(lacks, TO_FIT, 1)
-    return np.concatenate([x[~lacks], *filled]), targets[rows], counts[rows], rows
+    both = with_targets(x, y, num_labels)
+    if imputer is not None and (lacks := imputer.lacking(both).any(1)).any():
+        filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
+        rows = np.concatenate([np.flatnonzero(~lacks), *[np.flatnonzero(lacks)] * TO_FIT])
+        weights = ((np.ones(len(x)) if weights is None else weights) / np.where(lacks, TO_FIT, 1))[rows]
+        groups = rows if groups is None else groups[rows]
+        x, y = np.concatenate([x[~lacks], *filled]), y[rows]
+    return Data(x, y, weights=weights, groups=groups, **same)

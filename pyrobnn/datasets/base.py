@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import single
-from pyrobnn.data.imputed import Imputer, stacked, with_targets
+from pyrobnn.data.imputed import Imputer, with_copies, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, split_rows
 from pyrobnn.tables.reading import Task
@@ -144,7 +144,6 @@ class Dataset:
         x, y = self.given[np.arange(len(self.data))[rows]], data.y.numpy()
         both = with_targets(x, y, len(self.class_names))
         imputer = Imputer(both, self.imputer.categories, both.shape[1] - x.shape[1])
-        x, y, weights, copies = stacked(both, y, None, imputer)
-        same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
-        groups = copies if data.groups is None else data.groups[copies]
-        return Data(x, y, weights=weights, target_name=data.target_name, groups=groups, **same)
+        names = ("weights", "groups", "standardize", "inputs", "feature_names", "target_name")
+        same: dict[str, Any] = {name: getattr(data, name) for name in names}
+        return with_copies(x, y, len(self.class_names), imputer, **same)

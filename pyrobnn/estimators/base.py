@@ -16,7 +16,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 from torch import nn
 
-from pyrobnn._core.checks import check_count, check_flag, check_unmasked
+from pyrobnn._core.checks import check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
@@ -25,7 +25,6 @@ from pyrobnn._core.remedies import reader
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.tree_files import write_tree
 from pyrobnn.data import InputColumns
-from pyrobnn.data.imputed import Imputer, stacked, with_targets
 from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
@@ -48,7 +47,6 @@ from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_
 from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
-_LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24  # values that a block of predictions holds at most
 _FEWEST_ROWS = 10  # that a fit needs, as on the command line
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
@@ -131,8 +129,7 @@ class AbstractBNN(BaseEstimator):
             if settings := below(name, params):
                 part = self._parts(with_settings=False)[name]
                 if part is None:
-                    said = f"Invalid parameters {sorted(settings)} of {name}: the default method has none."
-                    raise ValueError(f"{said} Set {name} first.")
+                    raise ValueError(f"Invalid parameters {sorted(settings)}: there is no {name} yet. Set it first.")
                 setattr(self, name, replaced(part, settings))
         return self
 
@@ -199,15 +196,15 @@ class AbstractBNN(BaseEstimator):
         so_far = self._fitted
         if self.method is None and built(so_far.posterior.members[0].guide).chains() is not None:
             raise InputError(f"{_SO}, as independent normals, and Markov chains have none: begin with partial_fit.")
-        _, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
+        coding, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
         choice = choose(replace(so_far.facts, given=self._given(), learns_on=True))
         with waiting(_FITTING, shown=self.verbose is None):
             posterior = fit_on(so_far.posterior, choice.candidates[0].method, data, self._run())
-        self._fitted = replace(so_far, posterior=posterior)
+        self._fitted = replace(so_far, coding=coding, posterior=posterior)
         return self
 
     def _run(self) -> Run:
-        seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
 
     def _examples(
@@ -215,30 +212,19 @@ class AbstractBNN(BaseEstimator):
     ) -> tuple[Coding, Data]:
         """Return the coding of rows, as it is `known` or as they teach it, and them as numbers."""
         check_count(self.num_draws, "num_draws")
-        scaled = check_flag(self.standardize, "standardize")
         table = checked_inputs(self, X, None if known is None else known.encoder)
         columns, (y, kind) = table.columns, targets
         check_consistent_length(columns, y)
         weights = self._weights(y, kind, weight)
         of_rows = None if groups is None else numbered(groups, len(columns), "groups")
-        if weights is not None:
-            used = weights > 0
-            columns, y, weights = columns[used].reset_index(drop=True), y[used], weights[used]
-            of_rows = None if of_rows is None else of_rows[used]
+        used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
+        columns, y = columns[used].reset_index(drop=True), y[used]
+        weights, of_rows = (None if each is None else each[used] for each in (weights, of_rows))
         if known is None:
-            encoder = Encoder.learn(columns, table.how, categories=self.categories, missing=self.missing)
-            both = with_targets(encoder.matrix(columns), y, len(kind.classes))
-            has_draws = bool(encoder.onehot()) or encoder.missing == "impute"
-            num_targets = both.shape[1] - len(encoder.get_feature_names_out())
-            imputer = Imputer(both, encoder.onehot(), num_targets) if has_draws else None
-            known = Coding(encoder, imputer, kind)
-        x = known.encoder.matrix(columns)
-        if known.imputer is not None:
-            both = with_targets(x, y, len(kind.classes)) if known.imputer.targets else x
-            x, y, weights, rows = stacked(both, y, weights, known.imputer)
-            of_rows = rows if of_rows is None or rows is None else of_rows[rows]  # copies of a row are a group
-        names = known.encoder.get_feature_names_out().tolist()
-        return known, Data(x, y, weights=weights, standardize=scaled, feature_names=names, groups=of_rows)
+            coding = Coding.learn(columns, table.how, y, kind, categories=self.categories, missing=self.missing)
+        else:
+            coding = replace(known, encoder=known.encoder.widened(columns))
+        return coding, coding.data(columns, y, weights=weights, groups=of_rows, standardize=self.standardize)
 
     def _weights(self, targets: np.ndarray, kind: Kind, weight: Column) -> np.ndarray | None:
         """Return the weights of examples, or None where all count once."""
@@ -360,11 +346,10 @@ class AbstractBNN(BaseEstimator):
         return tags
 
 
-def _spelled(diagnosis: Diagnosis) -> Diagnosis:
+def _spelled(found: Diagnosis) -> Diagnosis:
     """Return a diagnosis whose remedies are parameters of estimators."""
-    remedies = [one.remedy and replace(one.remedy, python=one.remedy.code("estimator")) for one in diagnosis.findings]
-    pairs = zip(diagnosis.findings, remedies, strict=True)
-    return replace(diagnosis, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
+    pairs = [(one, one.remedy and replace(one.remedy, python=one.remedy.code("estimator"))) for one in found.findings]
+    return replace(found, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
 
 
 def nested(prefix: str, part: Part) -> Iterator[tuple[str, Any]]:

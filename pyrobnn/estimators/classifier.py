@@ -23,10 +23,8 @@ from pyrobnn.tables.cells import order_of, require_order
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
-    Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives
-    probabilities, and `predict_dist` splits the uncertainty. See docs/how-to/scikit-learn.md. Without a method, the
-    rules of docs/explanations/defaults.md choose: up to 1,000 rows chains of `MCLMC`, of more an ensemble of networks
-    with dropout.
+    Parts, their settings and defaults are as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives
+    probabilities, and `predict_dist` splits the uncertainty. See docs/how-to/scikit-learn.md.
 
     Args:
         steps: as in `BNNRegressor`, like all that follow.

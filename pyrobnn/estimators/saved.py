@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
 from pyrobnn._core.errors import REFUSALS, InputError, shown
 from pyrobnn._core.settings import to_dict
-from pyrobnn.data.imputed import Imputer
+from pyrobnn.data.imputed import Imputer, with_copies, with_targets
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.parts import PARTS, Facts
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import from_tree
 from pyrobnn.storage.save import to_tree
+from pyrobnn.tables.columns import Column
 from pyrobnn.tables.encoder import Encoder
 
 
@@ -35,6 +38,21 @@ class Coding:
     encoder: Encoder
     imputer: Imputer | None
     kind: Kind
+
+    @classmethod
+    def learn(cls, columns: pd.DataFrame, how: Mapping[str, Column], y: np.ndarray, kind: Kind, **options: Any) -> Self:
+        """Return the coding that rows teach; values are drawn where some may be missing, or categories unknown."""
+        encoder = Encoder.learn(columns, how, **options)
+        x = encoder.matrix(columns)
+        both = with_targets(x, y, len(kind.classes))
+        has_draws = bool(encoder.onehot()) or encoder.missing == "impute"
+        imputer = Imputer(both, encoder.onehot(), both.shape[1] - x.shape[1]) if has_draws else None
+        return cls(encoder, imputer, kind)
+
+    def data(self, columns: pd.DataFrame, y: np.ndarray, **settings: Any) -> Data:
+        """Return rows and their targets as numbers, with copies of those that lack values."""
+        x, names = self.encoder.matrix(columns), self.encoder.get_feature_names_out().tolist()
+        return with_copies(x, y, len(self.kind.classes), self.imputer, feature_names=names, **settings)
 
 
 @dataclass(frozen=True, eq=False)

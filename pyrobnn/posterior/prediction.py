@@ -155,7 +155,7 @@ class Prediction:
         if what not in self._told and bool(is_few.any()):
             self._told.add(what)
             first = self.first_row + (reader.get() == "command")  # rows count from 1 at the command line
-            where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of(is_few.tolist(), first)})"
+            where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of((is_few.nonzero()[:, 0] + first).tolist())})"
             warn_user(
                 f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}: a few draws predict "
                 "far larger targets than the others. See docs/how-to/likelihoods.md.",

@@ -23,11 +23,10 @@ _MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
 _IMPUTE = "missing='impute', --set data.missing=impute"
 
 
-def rows_of(chosen: Any, first: int = 1) -> str:
-    """Return which rows a mask has, counted from 1 below the names of the columns, or from another number."""
-    numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
+def rows_of(numbers: Sequence[int]) -> str:
+    """Return the numbers of rows in words, the first of many."""
     more = len(numbers) - _MOST_NAMED_ROWS
-    shown = ", ".join(numbers[:_MOST_NAMED_ROWS]) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(map(str, numbers[:_MOST_NAMED_ROWS])) + (f" and {more} more" if more > 0 else "")
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}"
 
 
@@ -73,8 +72,8 @@ class Reader:
     task: Literal["regression", "classification"] | None = None
 
     def rows(self, chosen: "pd.Series") -> str:
-        """Return which rows a mask has, in words, by its index."""
-        return rows_of(chosen.reindex(range(int(chosen.index[-1]) + 1), fill_value=False), int(self.is_file))
+        """Return in words which rows a mask has, by its index, from 1 below the names of a file, or from 0."""
+        return rows_of([int(self.is_file) + int(i) for i in chosen.index[chosen]])
 
     def feature(self, column: "pd.Series", before: Column | None) -> Read:
         """Return a column to predict from, numbers as float64; refuse gaps, infinite numbers and names of rows."""
@@ -84,8 +83,12 @@ class Reader:
         without = f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
         if self.is_file and name.startswith(NAMELESS):
             raise InputError(f"has no name in the file: name it, or {without}.")
+        if self.is_new and column.isna().all():
+            raise InputError(f"has no value in any row (NaN): {without}.")
         column, how, line = self.read(column, before)
         column, present = column.reset_index(drop=True), column.dropna()
+        if isinstance(before, Dates) and isinstance(how, Dates) and {before.has_zone, how.has_zone} == {True, False}:
+            raise InputError(f"has dates with{'out' * (not how.has_zone)} time zones, unlike the fit: write it alike.")
         if isinstance(how, Categories) and not how.is_ordered:
             count = present.nunique()
             if before is None and name not in self.categories and count > max(_MOST_CATEGORIES, len(present) / 2):
@@ -99,10 +102,7 @@ class Reader:
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
                 raise InputError(f"must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
-        if self.missing == "raise":
-            if self.is_new and present.empty:
-                raise InputError(f"has no value in any row (NaN): {without}.")
-            self.refuse_gaps(column)
+        self.refuse_gaps(column)
         return Read(column, how, line)
 
     def read(self, column: "pd.Series", before: Column | None = None) -> Read:
@@ -114,12 +114,13 @@ class Reader:
             return self._as_categories(column, before)
         column = column.astype(object) if is_told else column
         kind = pd.api.types.infer_dtype(column, skipna=True)
-        if column.isna().all() and (before is not None or kind == "string"):
-            return Read(pd.Series(pd.NaT if isinstance(before, Dates) else np.nan, column.index), before or Numbers())
+        if before is not None and column.isna().all():
+            return Read(pd.Series(pd.NaT if isinstance(before, Dates) else np.nan, column.index), before)
         if kind == "datetime64" and not isinstance(before, Numbers):
-            return Read(in_utc(pd.to_datetime(column, utc=True)), Dates())
+            has_zone = pd.to_datetime(column).dt.tz is not None
+            return Read(in_utc(pd.to_datetime(column, utc=True)), Dates(has_zone=has_zone))
         if kind in ("date", "datetime") and not isinstance(before, Numbers):
-            return self._as_dates(column.map(str, na_action="ignore"), Dates(format=ISO))._replace(how=Dates())
+            return self._as_dates(column.map(str, na_action="ignore"), Dates(format=ISO))
         if kind in ("string", "mixed", "mixed-integer"):
             texts = column.map(str, na_action="ignore")
             numbers = None if isinstance(before, Dates) else self._as_numbers(texts, before)
@@ -159,8 +160,7 @@ class Reader:
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
         if is_open and mark == "," and are_most:
             raise InputError(f"holds numbers with a decimal comma, such as {such!r}: say so, {how}.")
-        are_numbers = are_most or numbers.nunique() > max(_MOST_NUMBERS, strange.nunique())
-        if not are_numbers and before is None:
+        if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
             return None
         are_marked = mark == "." and len(strange) > 0 and bool(other[strange.index].notna().all())
         line = self._words(strange, numbers, "numbers, but text", f", or, if commas mark decimals, {how}" * are_marked)
@@ -173,11 +173,11 @@ class Reader:
 
     def _as_dates(self, texts: "pd.Series", before: Column | None) -> Read:
         """Return texts as dates, where more than half are, else as categories."""
-        dates, form = dates_of(texts, before.format if isinstance(before, Dates) else None)
+        dates, form, has_zone = dates_of(texts, before.format if isinstance(before, Dates) else None)
         if before is None and dates.notna().sum() <= texts.notna().sum() / 2:
             return Read(as_text(texts), Categories())
         line = self._words(texts[dates.isna()].dropna(), dates, "dates, but other text")
-        return Read(dates, Dates(format=form), line)
+        return Read(dates, Dates(format=form, has_zone=has_zone), line)
 
     def _words(self, strange: "pd.Series", values: "pd.Series", most: str, more: str = "") -> str:
         """Return a line about texts unlike most of a column, which count as missing where gaps may be; else refuse."""
@@ -192,8 +192,8 @@ class Reader:
         raise InputError(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
 
     def refuse_gaps(self, column: "pd.Series", advice: str = "") -> None:
-        """Refuse a column with gaps."""
-        if (gaps := column.isna()).any():
+        """Refuse a column with gaps, unless they are drawn."""
+        if self.missing == "raise" and (gaps := column.isna()).any():
             drawn = f", or have them drawn ({_IMPUTE})" if self.is_new else f"; a fit with {_IMPUTE} can predict them"
             count = counted(int(gaps.sum()), "missing value")
             raise InputError(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")

@@ -28,9 +28,13 @@ class _Column:
 
     def learned(self, column: "pd.Series") -> Self:
         """Return what the rows of a fit teach of it."""
-        values = self.numbers(column)[:, 0]
-        range = None if np.isnan(values).all() else (float(np.nanmin(values)), float(np.nanmax(values)))
-        return dataclasses.replace(self, lacks=bool(column.isna().any()), range=range)
+        return dataclasses.replace(self.widened(column), lacks=bool(column.isna().any()))
+
+    def widened(self, column: "pd.Series") -> Self:
+        """Return the same column with a range that has further rows of a fit too."""
+        values = np.append(self.numbers(column)[:, 0], self.range or ())
+        known = values[~np.isnan(values)]
+        return dataclasses.replace(self, range=(float(known.min()), float(known.max())) if len(known) else None)
 
     def names(self, name: str) -> list[str]:
         """Return names for `numbers`, of a column of that name."""
@@ -69,6 +73,7 @@ class Dates(_Column):
     """A column of dates, with their format if they are texts: days since `start`, and a sine and a cosine by phase."""
 
     format: str | None = None
+    has_zone: bool | None = None
     start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d")] = "1970-01-01"
     phases: tuple[Phase, ...] = ()
     kind: Literal["dates"] = "dates"

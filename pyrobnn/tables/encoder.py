@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -9,9 +10,10 @@ import pandas as pd
 
 from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.settings import setting
+from pyrobnn.tables.cells import Reader
 from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers
 from pyrobnn.tables.files import Dialect
-from pyrobnn.tables.reading import Table, read_again
+from pyrobnn.tables.reading import Table, frame_of, read_columns
 
 
 class Outside(NamedTuple):
@@ -40,8 +42,6 @@ class Encoder:
     categories; an unknown category becomes zeros, or -1. Ordered categories are numbers, their places in the order.
 
     Attributes:
-        categories: "onehot" or "ordinal".
-        missing: "raise" or "impute".
         columns: what each column is, and what was learned of it.
         decimal: the mark of decimals in texts; None for a point.
     """
@@ -70,9 +70,16 @@ class Encoder:
             text = "The columns of this run were changed, or stored by an earlier version of pyrobnn: fit it again."
             raise InputError(f"{text} {error}") from None
 
+    def widened(self, columns: pd.DataFrame) -> Self:
+        """Return the encoder with ranges that have further rows of a fit too; its matrix is the same."""
+        known = {name: one.widened(columns[name]) if one.range else one for name, one in self.columns.items()}
+        return type(self)(self.categories, self.missing, known, self.decimal)
+
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
-        return read_again(source, self.columns, self.missing, Dialect(sep, self.decimal, encoding))
+        frame = frame_of(source, list(self.columns), Dialect(sep, self.decimal or ".", encoding))
+        reader = Reader(isinstance(source, (str, Path)), is_new=False, decimal=self.decimal, missing=self.missing)
+        return read_columns(source, frame, self.columns, reader)
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the matrix of a file or a frame with the columns of the fit."""
@@ -84,9 +91,8 @@ class Encoder:
         categories = self._categories
         numbers = [values for name, values in made.items() if name not in categories]
         marks = [np.isnan(made[name]) for name, one in self.columns.items() if one.lacks and name not in categories]
-        codes = [made[name] for name in categories]
-        if self.categories == "onehot":
-            codes = [made[name] == np.arange(len(one.values)) for name, one in categories.items()]
+        places = {name: np.arange(len(one.values)) for name, one in categories.items()}
+        codes = [made[name] == places[name] if self.categories == "onehot" else made[name] for name in categories]
         return np.concatenate([*numbers, *marks, *codes], axis=1, dtype=np.float64)
 
     @property

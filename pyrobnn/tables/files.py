@@ -45,6 +45,9 @@ def check_names(path: Path, wanted: Sequence[str], dialect: Dialect) -> None:
     if not ending(path):
         raise InputError(f"{path} must end in {', '.join(ENDINGS)}: save the table as CSV or Parquet.")
     names = column_names(path, dialect)
+    if len(set(names)) < len(names):  # pandas renames them
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     absent = [name for name in dict.fromkeys(wanted) if name not in names]
     if absent:
         others = [name for name in names if name not in wanted]
@@ -77,7 +80,7 @@ def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
     """Return a whole file that has rows and sound names, with text where points may mark thousands."""
     import pandas as pd
 
-    suffix, names = ending(path), column_names(path, dialect)
+    suffix = ending(path)
     if suffix == ".parquet":
         frame = _read(path, lambda: pd.read_parquet(path)).reset_index(drop=True)
     else:
@@ -85,9 +88,6 @@ def read_file(path: Path, dialect: Dialect) -> "pd.DataFrame":
     frame = frame.rename(columns=lambda name: str(name).strip())
     if frame.empty:
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
-    if len(set(names)) < len(names):  # pandas renames them
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     if odd := [name for name in frame.columns if "\0" in name]:
         raise InputError(f"{path} has a column with a null character, {odd[0]!r}: rename it.")
     if dialect.decimal is None and suffix not in (".parquet", ".xlsx"):
@@ -125,8 +125,6 @@ def _layout(path: Path, dialect: Dialect) -> tuple[str, list[str]]:
 def _read[R](path: Path, read: Callable[[], R]) -> R:
     try:
         return read()
-    except InputError:
-        raise
     except UnicodeError as error:
         raise InputError(f"{path} is not text of this encoding ({error}): name it, as by --encoding cp1252.") from None
     except (*_UNREADABLE, *_DAMAGED) as error:

@@ -105,30 +105,23 @@ def read(
     is_file = isinstance(source, (str, Path))
     reader = Reader(is_file=is_file, is_new=True, decimal=decimal, missing=missing, categories=told, task=task)
     wanted = [name for name in (target, id, *drop) if name is not None]
-    frame = _frame(source, [*wanted, *told], Dialect(sep, decimal, encoding))
+    frame = frame_of(source, [*wanted, *told], Dialect(sep, decimal, encoding))
     names = [name for name in map(str, frame.columns) if name not in wanted]
     if not names:
         raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
     if target is None:
-        return _read(source, frame, dict.fromkeys(names), reader)
+        return read_columns(source, frame, dict.fromkeys(names), reader)
     faults, notes, found = list[str](), list[str](), None
     try:
         found = _target(frame[target], reader, notes)
     except InputError as error:
         faults.append(f"Target column {target!r} {error}")
-    table = _read(source, frame, dict.fromkeys(names), reader, faults)
+    table = read_columns(source, frame, dict.fromkeys(names), reader, faults)
     rows = np.flatnonzero(frame[target].notna())
     return dataclasses.replace(table, target=found, rows=rows, notes=(*notes, *table.notes))
 
 
-def read_again(source: Any, before: Mapping[str, Column], missing: Any, dialect: Dialect) -> Table:
-    """Return columns of a file or a frame for prediction, in this order, read as in training."""
-    frame = _frame(source, list(before), dialect._replace(decimal=dialect.decimal or "."))
-    reader = Reader(is_file=isinstance(source, (str, Path)), is_new=False, decimal=dialect.decimal, missing=missing)
-    return _read(source, frame, before, reader)
-
-
-def _read(
+def read_columns(
     source: Any, frame: "pd.DataFrame", before: Mapping[str, Column | None], reader: Reader, faults: Sequence[str] = ()
 ) -> Table:
     """Return columns as numbers, dates or text, and how each was read; refuse their faults in one message."""
@@ -159,7 +152,7 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def _frame(source: Any, wanted: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
+def frame_of(source: Any, wanted: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
     """Return a source as a frame with these columns."""
     if isinstance(source, (str, Path)):
         check_names(Path(source), wanted, dialect)
@@ -194,7 +187,7 @@ def require_known(y: Any) -> None:
     infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
     for bad, noun in ((pd.isna(values), "NaN"), (infinite, "infinity")):
         if (rows := bad.reshape(len(bad), -1).any(1)).any():
-            raise InputError(f"Input y contains {noun}, in {rows_of(rows, 0)}: drop those rows.")
+            raise InputError(f"Input y contains {noun}, in {rows_of(np.flatnonzero(rows).tolist())}: drop those rows.")
 
 
 def _target(given: "pd.Series", reader: Reader, notes: list[str]) -> Target:
@@ -202,9 +195,8 @@ def _target(given: "pd.Series", reader: Reader, notes: list[str]) -> Target:
     present = given.dropna()
     if present.empty:
         raise InputError("has no value in any row: choose another target.")
-    if reader.missing == "raise":
-        reader.refuse_gaps(given, "drop those rows")
-    elif num := len(given) - len(present):
+    reader.refuse_gaps(given, "drop those rows")
+    if num := len(given) - len(present):
         notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
     column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
     notes += filter(None, [line])
@@ -248,10 +240,9 @@ def _real(column: "pd.Series", reader: Reader, hint: str) -> Target:
     if column.dtype.kind not in "iufb":
         such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
         raise InputError(f"must be numeric for a regression, and holds text, such as {such}: mend it.")
-    values = column.to_numpy(dtype=np.float64)
-    if np.isinf(values).any():
-        infinite = column.astype(np.float64).abs() == np.inf
+    if (infinite := column.astype(np.float64).abs() == np.inf).any():
         raise InputError(f"must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
+    values = column.to_numpy(dtype=np.float64)
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     return Target("regression", values, (), ("whole numbers" if _is_whole(column) else "real numbers") + hint)

@@ -34,8 +34,8 @@ def numbers_of(texts: "pd.Series", decimal: str) -> "pd.Series":
     return texts.map(dict(zip(different[kept], bare.astype(float), strict=True))).astype(np.float64)
 
 
-def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str]:
-    """Return texts as dates, missing where they are none, and the format that reads the most of them.
+def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str, bool]:
+    """Return texts as dates, missing where they are none, the format that reads the most, and whether they have a zone.
 
     `known` is the format in training; the international one always goes. Dates that read both as day and month and as
     month and day are refused.
@@ -50,7 +50,7 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
     formats = _FORMATS if known is None else (known, ISO)
     parsed = {form: by(form, different) for form in formats if by(form, different[:_TRIED]).notna().any()}
     if not parsed:
-        return pd.Series(pd.NaT, index=texts.index, dtype="datetime64[us]"), ISO
+        return pd.Series(pd.NaT, index=texts.index, dtype="datetime64[us]"), ISO, False
     best = max(parsed, key=lambda form: int(parsed[form].notna().sum()))
     has_zone = different[parsed[best].notna()].str.fullmatch(r".*:.*(Z|[-+][\d:]+)").astype(bool)
     if has_zone.nunique() > 1:
@@ -64,7 +64,7 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
         such = f"holds dates such as {different.iloc[first]!r}, which can be {readings}"
         raise InputError(f"{such}: expected a day above 12 in some row; else write them as year-month-day.")
     found = dict(zip(different, parsed[best], strict=True))
-    return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best
+    return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best, bool(has_zone.any())
 
 
 def in_utc(dates: "pd.Series") -> "pd.Series":
