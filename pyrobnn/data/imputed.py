@@ -26,7 +26,7 @@ class Imputer:
     Args:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
         categories: the positions of the columns of each category; rows with zeros in all of them have an unknown one.
-        targets: number of the last columns, which are targets; rows without them are drawn from inputs alone.
+        targets: number of the last columns, targets, which help to draw inputs (Little 1992); new rows lack them.
     """
 
     rows: np.ndarray
@@ -118,10 +118,7 @@ def with_targets(x: np.ndarray, targets: np.ndarray, num_labels: int) -> np.ndar
 def with_copies(
     x: np.ndarray, y: np.ndarray, num_labels: int, imputer: Imputer | None, *, weights: Any, groups: Any, **same: Any
 ) -> Data:
-    """Return inputs (N, features) and targets as `Data`; copies of a row that lacks values are a group of its weight.
-
-    The targets help to draw the values (Little 1992).
-    """
+    """Return inputs (N, features) and targets as `Data`; copies of a row share its weight and its group."""
     both = with_targets(x, y, num_labels)
     if imputer is not None and (lacks := imputer.lacking(both).any(1)).any():
         filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
