@@ -1,11 +1,13 @@
 """Guides in the forms that users give them: Pyro's autoguides, and patterns of site names."""
 
+import copy
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyro
 import torch
 from pydantic import field_validator
 from pyro import poutine
@@ -13,13 +15,15 @@ from pyro.infer import autoguide
 from pyro.infer.autoguide import AutoGuide, AutoNormalizingFlow
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger, unwrap
 from torch import Tensor, nn
+from torch.distributions import transform_to
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import FrozenDict, Options, assign, setting, to_dict
-from pyrobnn._torch.pyro import allow_new_home
+from pyrobnn._torch.pyro import allow_new_home, local_parameters
 from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, NoisePerExample, StartsNarrow, built, registry
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
@@ -72,8 +76,7 @@ class Auto:
         cls = getattr(autoguide, self.name)
         options = dict(self.options)
         if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
-            values = {name: value.clone() for name, value in getattr(model, "initial_values", {}).items()}
-            options.setdefault("init_loc_fn", init_to_value(values=values, fallback=init_to_sample))
+            options.setdefault("init_loc_fn", _at_weights(model))
         return _with_parameters(model, functools.partial(cls, **options), *args)
 
 
@@ -87,6 +90,80 @@ class FromCallable:
         return _with_parameters(model, self.make, *args)
 
 
+@dataclasses.dataclass(frozen=True)
+class FromProgram:
+    """A guide itself: a function of inputs and targets with `pyro.sample` and `pyro.param`, or an instance of a guide.
+
+    Each fit trains a copy for its copy of the model. Of an autoguide that has run the copy starts at its parameters,
+    else at the network's weights, or where its `init_loc_fn` says if it is not the default.
+    """
+
+    program: Callable[..., Any]
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        return _with_parameters(model, self._copy_for, *args)
+
+    def _copy_for(self, model: Model) -> Any:
+        guide = _copied(self.program, model) if isinstance(self.program, nn.Module) else self.program
+        return guide if isinstance(guide, (AutoGuide, BuiltGuide)) else ProgramGuide(guide)
+
+
+class ProgramGuide(BuiltGuide, nn.Module):
+    """The guide of a program of Pyro: its `pyro.param`s are parameters of `params`, unconstrained."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        super().__init__()
+        self.program, self.params = program, nn.Module()
+        self.constraints: dict[str, Any] = {}
+
+    def forward(self, x: Any, y: Any = None, *_: Any, **__: Any) -> dict[str, Tensor]:
+        with local_parameters(), _Parameters(self):
+            trace = poutine.trace(self.program).get_trace(x, y)
+        return {name: node["value"] for name, node in trace.iter_stochastic_nodes()}
+
+
+class _Parameters(Messenger):
+    """Answers the statements `pyro.param` of a program from its guide, in place of the global store."""
+
+    def __init__(self, guide: ProgramGuide) -> None:
+        super().__init__()
+        self._guide = guide
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["fn"] != pyro.get_param_store().get_param:  # a parameter of a module
+            return
+        name = msg["name"].replace(".", "/")  # torch takes no point in a name
+        params, constraints = self._guide.params, self._guide.constraints
+        if name not in constraints:
+            constraints[name], init = msg["kwargs"]["constraint"], msg["args"][1]
+            value = torch.as_tensor(init() if callable(init) else init).detach()
+            params.register_parameter(name, nn.Parameter(transform_to(constraints[name]).inv(value).clone()))
+        msg["value"], msg["done"] = transform_to(constraints[name])(getattr(params, name)), True
+
+
+def _copied(guide: nn.Module, model: Model) -> nn.Module:
+    """Return a copy of a guide whose autoguides, unless they have run, start at the weights of another model."""
+    parts = [part for part in guide.modules() if isinstance(part, AutoGuide)]
+    kept = [(part._model, part.master) for part in parts]  # Pyro takes both from a guide that is copied
+    copied = copy.deepcopy(guide, {id(part.prototype_trace): part.prototype_trace for part in parts})
+    new_parts = (part for part in copied.modules() if isinstance(part, AutoGuide))
+    for part, new, (given, master) in zip(parts, new_parts, kept, strict=True):
+        part._model, part.master = given, master
+        replaced = {id(unwrap(given[0])): model}
+        default = inspect.signature(type(part)).parameters.get("init_loc_fn")
+        if default is not None and callable(default.default):
+            replaced[id(default.default)] = _at_weights(model)
+        new._model = copy.deepcopy(given, replaced)
+    allow_new_home(copied)
+    return copied
+
+
+def _at_weights(model: Model) -> Any:
+    """Return where Pyro starts the sites: at the network's weights, others at a draw from their prior."""
+    values = {name: value.clone() for name, value in getattr(model, "initial_values", {}).items()}
+    return init_to_value(values=values, fallback=init_to_sample)
+
+
 def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: Any) -> PyroModule:
     """Return a guide after a call, with the precision of the network where Pyro takes torch's default."""
     starts = iter(getattr(model, "initial_values", {}).values())
@@ -96,6 +173,12 @@ def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: A
         with ONE_THREAD.changed(torch.get_default_dtype, torch.set_default_dtype):
             torch.set_default_dtype(dtype)
             guide = make(model)
+            if not isinstance(guide, nn.Module):
+                raise InputError(
+                    f"A guide given as a function of the model must return a guide, such as AutoNormal(model), got "
+                    f"{guide!r}: a function that draws the sites itself takes inputs and targets, `def guide(x, y)`.",
+                    page="how-to/guides",
+                )
             if any(isinstance(part, _OF_TWO_PHASES) for part in guide.modules()):
                 raise InputError(
                     f"{_OF_TWO_PHASES.__name__} with options, in a function or in a class is a point, without its "
@@ -132,21 +215,30 @@ def autoguide_names() -> list[str]:
 
 
 def resolve_one(value: Any) -> Guide:
-    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function."""
+    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function.
+
+    A function that can be called with two arguments, inputs and targets, is a guide itself, and so is an instance. Any
+    other function makes a guide from the model, and so does a class.
+    """
     if isinstance(value, functools.partial) and _name_of(value.func) is not None and not value.args:
         return Auto(value.func.__name__, dict(value.keywords))
     name = value if isinstance(value, str) and value in autoguide_names() else _name_of(value)
     if name is not None:  # the point of AutoLaplaceApproximation is no posterior: `Laplace` has its Gaussian
         return Laplace(structure="full", curvature="hessian") if name == _OF_TWO_PHASES.__name__ else Auto(name)
-    if isinstance(value, nn.Module) and not isinstance(value, Guide):
-        raise InputError(
-            f"Each fit makes its guide, and this {type(value).__name__} is made already: pass its class, or a function "
-            "of the model that makes it.",
-            page="how-to/guides",
-        )
     if callable(value) and not isinstance(value, Guide):
-        return FromCallable(value)
+        return FromProgram(value) if _takes_a_batch(value) else FromCallable(value)
     return registry.resolve(value)
+
+
+def _takes_a_batch(value: Callable[..., Any]) -> bool:
+    """Return whether a callable takes inputs and targets, as the model does; a class does not."""
+    if isinstance(value, (type, nn.Module)):
+        return isinstance(value, nn.Module)
+    try:
+        inspect.signature(value).bind("x", "y")
+    except TypeError:
+        return False
+    return True
 
 
 def _name_of(value: Any) -> str | None:

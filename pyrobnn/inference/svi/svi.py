@@ -50,7 +50,8 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
     """Maximise the ELBO, E_q[log p(D|w)] - KL(q || p), by stochastic gradients.
 
     Attributes:
-        guide: the family of q: a guide, its name, the name of a Pyro autoguide, or a mapping from site-name patterns.
+        guide: the family of q: a guide, its name, an autoguide or a guide function of Pyro, or a mapping from patterns
+            of site names (docs/how-to/guides.md).
         steps: number of optimiser steps. Without `steps` and `epochs` the fit ends by itself: it runs cycles of the
             schedule, with twice as many steps while that gains, then at lower rates, until neither gains `tolerance`.
         epochs: number of passes over the data, instead of steps.
