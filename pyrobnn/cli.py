@@ -1,16 +1,18 @@
 """The command line: pyrobnn demo, fit, diagnose, compare and predict."""
 
-import atexit
 import os
 import signal
 import sys
+import textwrap
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import pyrobnn
 from pyrobnn._core.errors import InputError, counted, printable, waiting
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import reader
@@ -37,6 +39,7 @@ class PlainErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        ctx.call_on_close(partial(reader.reset, reader.set("command")))
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -80,40 +83,38 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line, with warnings as lines like the other findings, and end the process."""
-    warnings.showwarning = _warned
-    reader.set("command")
+    warnings.showwarning = lambda message, *_, **__: _say(str(message), "warning", err=True)
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(signal, "SIGPIPE"):  # a reader that goes away, as `head` does, ends the process quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         app()
-    except SystemExit as left:
-        if not isinstance(left.code, int):
-            raise
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a second or two to take torch apart
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(left.code)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; Python takes a moment to take torch apart
 
 
 def _terminate(*_: Any) -> None:
     raise _Terminated
 
 
-def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"{typer.style('warning', fg='yellow', bold=True)}: {printable(str(message))}", err=True)
+def _say(text: str, kind: str = "", *, err: bool = False) -> None:
+    """Print text in lines of at most 100 columns, after its kind in a colour."""
+    said = "\n".join(map(_broken, printable(f"{kind}: {text}" if kind else text).splitlines()))
+    if said:
+        start = typer.style(kind, fg=_MARKED[kind], bold=kind == "warning") if kind else ""
+        typer.echo(start + said.removeprefix(kind), err=err)
 
 
-def _say(text: str) -> None:
-    if text:
-        typer.echo(printable(text))
+def _broken(line: str) -> str:
+    text, mark, command = line.partition(": pyrobnn ")
+    if len(line) <= 100 or "  " in line:  # of a table
+        return line
+    return f"{text}:\n  pyrobnn {command}" if mark else textwrap.fill(line, 100, break_long_words=False)
 
 
 @app.callback(invoke_without_command=True)
 def _options(*, version: Annotated[bool, typer.Option("--version", help="Say which.")] = False) -> None:
     if version:
-        import pyrobnn
-
         typer.echo(f"pyrobnn {pyrobnn.__version__}")
 
 
@@ -148,11 +149,10 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")] = False,
 ) -> None:
     """Fit a table or a spec file, and write a run folder. The same command goes on with an interrupted fit by SVI."""
-    options = {"target": target, "task": task, "drop": drop, "groups": groups, "test_last": test_last}
-    options |= {"categories": categories, "sep": sep, "decimal": decimal, "encoding": encoding}
-    given = {name: value for name, value in options.items() if value not in (None, [])}
+    given = {"target": target, "task": task, "drop": drop, "groups": groups, "test_last": test_last}
+    given |= {"categories": categories, "sep": sep, "decimal": decimal, "encoding": encoding}
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
-    tables = sections_of(source, given, changes or ())
+    tables = sections_of(source, {key: value for key, value in given.items() if value not in (None, [])}, changes or ())
     check_new_run(folder, overwrite=overwrite)
     tables, lines = leave_out(tables) if ending(source) else (tables, [])
     with waiting(_LOADING):
@@ -175,9 +175,7 @@ def diagnose(run_dir: Path) -> None:
     diagnosis = read_diagnosis(run_dir)
     _say(concluded(diagnosis, str(run_dir)))
     for finding in diagnosis.told:
-        mark = typer.style(finding.kind, fg=_MARKED[finding.kind], bold=finding.kind == "warning")
-        typer.echo(f"{mark}: {printable(finding.said('command'))}")
-    _say(f"{counted(len(diagnosis.warnings), 'warning')} from {counted(len(diagnosis.findings), 'check')}.")
+        _say(finding.said("command"), finding.kind)
 
 
 @app.command(epilog=_such_as("compare runs/house runs/no-street"))
@@ -211,8 +209,8 @@ def predict(
         from pyrobnn.runs.run import read_diagnosis
 
     if (diagnosis := read_diagnosis(run_dir)).mood == "bad":
-        typer.echo(f"{run_dir}: {printable(diagnosis.conclusion)}", err=True)
-    predictions = rounded(predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True)))
+        _say(f"{run_dir}: {diagnosis.conclusion}", err=True)
+    predictions = rounded(predict_table(run_dir, table, on_note=partial(_say, err=True)))
     if out is None:
         predictions.to_csv(sys.stdout, index=False)
     else:

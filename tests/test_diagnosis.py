@@ -234,7 +234,7 @@ def test_classes_that_may_be_counts_are_offered_a_poisson(names, counts, is_offe
         found = first(evidence, templates()[key].tries[:1])
         assert (found is not None) == is_offered
     if is_offered:
-        assert found.said("command").endswith("(--set data.task=regression --set likelihood.type=poisson)")
+        assert found.said("command").endswith("(--task regression --set likelihood.type=poisson)")
         assert found.said("estimator").endswith('`set_params(likelihood="poisson")`, in a `BNNRegressor`')
 
 

@@ -100,7 +100,7 @@ def test_missing_values_are_refused_by_column():
     x = np.column_stack([SIZES, SIZES])
     model = regressor().fit(x, Y)
     x[0, 1] = np.nan
-    with pytest.raises(InputError, match="Column 'x1' has 1 missing value .* in row 0: drop those rows; a fit with"):
+    with pytest.raises(InputError, match="Column 'x1' has 1 missing value .* in row 0: drop those rows; a fit could"):
         model.predict(x)
 
 

@@ -91,6 +91,9 @@ def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
         (("data.test=0.3",), "`data.split(0.3)`", "--set data.test=0.3"),
         (('data.drop=["a", "b c"]',), "", "--drop a --drop 'b c'"),
         (("data.groups=patient",), "`groups=`", "--groups patient"),
+        (("data.missing=impute",), '`missing="impute"`', "--set data.missing=impute"),
+        (('data.categories=["zip"]',), '`categories=["zip"]`', "--categories zip"),
+        (("data.decimal=,",), '`decimal=","`', "--decimal ,"),
         (("data.test_last=0.2",), "", "--test-last 0.2"),
     ],
 )  # fmt: skip

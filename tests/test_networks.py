@@ -566,7 +566,7 @@ def test_sequences_of_other_lengths_are_taken_by_parts_of_a_mapping():
     net = Net(lambda net, x: net.head(net.cell(x)[0][:, -1]), cell=nn.GRU(3, 2, batch_first=True), head=nn.Linear(2, 1))
     model, x, longer = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN), X[:, None], torch.ones(2, 4, 3)
     short = model.fit(x, Y, steps=1, seed=0, progress=False)
-    with pytest.raises(bnn.InputError, match="\\(2, 4, 3\\): a fit to a mapping, {'x': x}, takes sequences of other"):
+    with pytest.raises(bnn.InputError, match="\\(2, 4, 3\\): a fit to a mapping, {'x': x}, takes sequences of any"):
         short.predict(longer)
     by_parts = model.fit({"x": x}, Y, steps=1, seed=0, progress=False)
     torch.testing.assert_close(by_parts.predict({"x": longer}).mean[0], by_parts.predict({"x": longer[:1]}).mean[0])

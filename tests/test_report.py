@@ -217,7 +217,7 @@ FEW = Finding("few held-out data", "care", 9, facts={"examples": "9 rows"})
 NONE = Finding("no held-out data", "unjudged", 0)
 UNSURE = dataclasses.replace(NARROW, p=0.004)
 MISSED = Finding("classes", "note", 12, facts={"missed": "'yes'", "num": 200})
-TRUSTED = "It can be trusted for data like these: none of {} checks gave a reason not to."
+TRUSTED = "It can be trusted for data like these: none of {} checks warns."
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ def test_defaults(tmp_path):
     assert (len(prepared.train), len(prepared.test)) == (398, 44)
 
 
+@pytest.mark.parametrize(("changes", "is_open"), [({}, True), ({"fit": {"steps": 9}}, False)])
+def test_a_fit_without_a_number_of_steps_is_announced(changes, is_open):
+    told = []
+    RunSpec.from_dict({"data": {"name": "sinusoid"}, "guide": {"type": "low_rank"}} | changes).prepare(told.append)
+    assert told[-1] == (
+        "fitting until it has converged, or for some steps, `steps=5000` ..." if is_open else "fitting ..."
+    )
+
+
 LEFT_OUT = {
     "nothing": {}, "prior": {"prior": {"type": "laplace"}}, "guide": {"guide": {"type": "map"}},
     "settings": {"fit": {"steps": 7, "lr": 0.1}},

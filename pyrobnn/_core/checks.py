@@ -11,8 +11,7 @@ from torch.masked import MaskedTensor
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import plain
 
-CONSTANT = 1e-14
-"""Standard deviation of a column, as a share of its largest size, up to which it counts as a rounded constant."""
+CONSTANT = 1e-14  # standard deviation of a column, as a share of its largest size, up to which it is constant
 _WIDER = "the precision of the network: standardise the data, or use a network in float64 (`net.double()`)"
 _ENCODE = dict.fromkeys("xy", "encode text and dates as numbers first, or fit BNNRegressor or BNNClassifier, which do")
 
@@ -132,9 +131,7 @@ def wrong_shape(got: tuple[int, ...] | str, row: tuple[int, ...] | None, name: s
     hints = {
         f"for one feature pass {name}[:, None]": row is None or (row == (1,) and got != row and len(got) == 1),
         f"for one row pass {name}[None]": row is None or got == row,
-        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of other lengths later": len(got)
-        == len(row or ()) + 1
-        > 2,
+        f"a fit to a mapping, {{{name!r}: {name}}}, takes sequences of any length": 2 < len(got) == len(row or ()) + 1,
     }
     hint = ", ".join(words for words, is_so in hints.items() if is_so)
     expected = "features" if row is None else ", ".join(map(str, row))

@@ -14,10 +14,8 @@ from typing import Any
 
 from pyrobnn._core.remedies import Remedy, mended
 
-_PASSED_OVER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))
-"""Files of frames that are not the user's: those of the package, and of contexts that decorate its functions."""
-REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors by which a network may refuse inputs that no user gave."""
+_PASSED_OVER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))  # no frames of the user's
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)  # by which nets refuse
 MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60  # names, and characters of a word and of a listed name
 
 

@@ -7,11 +7,12 @@ from contextvars import ContextVar
 from typing import Literal
 
 Spelling = Literal["python", "estimator", "command"]
-reader: ContextVar[Spelling] = ContextVar("reader", default="python")
-"""The reader of what is said while work goes on, such as warnings; the command line and estimators set it."""
+reader: ContextVar[Spelling] = ContextVar("reader", default="python")  # estimators and the command line set it
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
 _OF_ESTIMATORS = _CALLS | {"data.test": "`train_test_split(X, y, test_size={})`", "data.task": "in a `BNNRegressor`"}
-_OPTIONS = {"data.drop": "--drop", "data.groups": "--groups", "data.test_last": "--test-last"}
+_OF_ESTIMATORS |= {"data.decimal": '`X[column].str.replace(".", "").str.replace(",", ".").astype(float)`'}
+_OF_DATA = ("drop", "groups", "test_last", "decimal", "sep", "encoding", "categories", "task")
+_OPTIONS = {f"data.{key}": f"--{key.replace('_', '-')}" for key in _OF_DATA}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +25,13 @@ class Remedy:
 
     def said(self, spelling: Spelling) -> str:
         """Return the words for a reader, with options at the command line, or with code."""
-        if spelling == "command":
-            return f"{self.words} ({options(*self.settings)})" if self.settings else self.words
         code = self.code(spelling)
-        return f"{self.words}, {code}" if code else self.words
+        return self.words + (f" ({code})" if spelling == "command" else f", {code}") * bool(code)
 
     def code(self, spelling: Spelling) -> str:
-        """Return the changes as code; estimators take their parameters, joined by two underscores."""
+        """Return the changes as options or code; estimators take their parameters, joined by two underscores."""
+        if spelling == "command":
+            return options(*self.settings)
         if self.python and not (spelling == "estimator" and self.settings):
             return self.python
         calls = _OF_ESTIMATORS if spelling == "estimator" else _CALLS
@@ -47,11 +48,17 @@ def mended(text: str, remedy: Remedy | None, spelling: Spelling | None = None) -
     return text if remedy is None else f"{text} To mend it, {remedy.said(spelling or reader.get())}."
 
 
+def advised(words: str, *settings: str) -> str:
+    """Return what to do in words, and by which changes of a spec, as the `reader` writes them."""
+    return Remedy(words, settings).said(reader.get())
+
+
 def options(*settings: str) -> str:
     """Return the options that change settings of a run, as a shell takes them."""
     words = []
     for path, _, value in (setting.partition("=") for setting in settings):
-        values = json.loads(value) if path == "data.drop" else [value if path in _OPTIONS else f"{path}={value}"]
+        given = value if path in _OPTIONS else f"{path}={value}"
+        values = json.loads(given) if given[0] == "[" else [given]
         words += [f"{_OPTIONS.get(path, '--set')} {shlex.quote(each)}" for each in values]
     return " ".join(words)
 

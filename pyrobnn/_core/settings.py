@@ -35,8 +35,7 @@ class FrozenDict(dict[str, Any]):
 
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0)]
-Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
-"""Keyword arguments kept in a setting and passed on when the object is built."""
+Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]  # keyword arguments, passed on to what is built
 
 
 @dataclass_transform(frozen_default=True)

@@ -15,8 +15,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_file
 
 _TENSOR = "__tensor__"
-MOST_TEXT = 2**25
-"""Most bytes of a header; in memory it takes many times more."""
+MOST_TEXT = 2**25  # bytes of a header; in memory it takes many times more
 
 
 def write_tree(path: Path, tree: Mapping[str, Any], *, replaces: bool = True) -> None:

@@ -1,8 +1,8 @@
 """Users' tables: files with a target column."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import counted
+from pyrobnn._core.remedies import advised
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
@@ -93,9 +94,8 @@ def load_table(
     found = table.target
     assert found is not None  # a target was named
     features = table.columns.iloc[table.rows]
-    y, labels = strata(found.values), None
-    if groups is not None:
-        labels = numbered(table.frame[groups].iloc[table.rows], len(y), groups)
+    y = strata(found.values)
+    labels = None if groups is None else numbered(table.frame[groups].iloc[table.rows], len(y), groups)
     together = _copies(table, target) if labels is None else torch.from_numpy(labels)
     test = test_share(y) if test is None else test
     last = len(y) if test_last is None else len(y) - max(1, round(test_last * len(y)))
@@ -142,19 +142,20 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
     same = [str(name) for name in columns if len(columns) > 1 and columns[name].nunique(dropna=False) == 1]
     values = {name: columns[name].iloc[0] for name in same}
     said = {name: f"{value:g}" if isinstance(value, float) else repr(str(value)) for name, value in values.items()}
+    advice = ", which teaches nothing: leave it out"
     return [
-        f"column {name!r}: {value} in all rows to train on, which teaches nothing: leave it out (--drop {quote(name)})"
+        f"column {name!r}: {value} in all rows to train on{advised(advice, f'data.drop={json.dumps([name])}')}"
         for name, value in said.items()
     ]
 
 
 def _gaps(columns: "pd.DataFrame", table: Table) -> list[str]:
     """Return a line for each column of numbers or dates with missing values in these rows."""
+    advice = ": leave it out if a fit without it is as good"
     counts = {name: int(columns[name].isna().sum()) for name, how in table.how.items() if how.kind != "categories"}
-    advice = ": leave it out if a fit without it is as good (--drop {})"
     return [
         f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, drawn given the other "
-        f"columns{advice.format(quote(name)) if count > len(columns) / 4 else ''}"
+        f"columns{advised(advice, f'data.drop={json.dumps([name])}') if count > len(columns) / 4 else ''}"
         for name, count in counts.items()
         if count
     ]

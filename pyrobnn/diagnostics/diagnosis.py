@@ -93,7 +93,7 @@ class Diagnosis:
         if self.mood == "good" or self.worst is None:
             trust = next((each.template.trust for each in self.findings[::-1] if each.template.trust), trust)
             but = ", and ".join(each.in_plain_words for each in self._told_besides)
-            return f"{trust}: none of {total} checks{on} gave a reason not to{f', but {but}' if but else ''}."
+            return f"{trust}: none of {total} checks{on} warns{f', but {but}' if but else ''}."
         clause = self.worst.in_plain_words
         if num:
             chance = ", though this may be chance" if num == 1 and _may_be_chance(self.worst) else ""

@@ -34,8 +34,7 @@ _PLANE_DRAWS = 100
 _FEWEST_FOR_CURVES = 20
 _SHUFFLES, _SHUFFLE_DRAWS, _ROWS_FOR_IMPORTANCE = 3, 50, 60_000
 _MOST_COLUMNS_FOR_IMPORTANCE, _MOST_EFFECTS = 300, 4
-_PICTURE_INCHES, _PICTURE_DPI = 4.0, 200
-"""On a phone 390 points wide a letter of 9 points has 10 of them or more."""
+_PICTURE_INCHES, _PICTURE_DPI = 4.0, 200  # on a phone 390 points wide a letter of 9 points has 10 or more
 
 
 class Rendered(NamedTuple):

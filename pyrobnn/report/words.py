@@ -67,8 +67,8 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence)
     value = f"{before}{written(scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
     usual = "an ordinary" if name in ("r2", "rmse") and evidence.likelihood.noise is None else "a"
     names = {"constant": "a constant", "linear": f"{usual} linear model"}
-    rest = " and ".join(f"{names[model]} {verb} {of}" for model, of in simple.items())
-    return f"The network {verb} {value} {where}{', where ' * bool(rest)}{rest}."
+    rest = " and ".join(f"{names[model]} {of}" for model, of in simple.items() if (model, of) != ("constant", "none"))
+    return f"The network {verb} {value} {where}{rest and ', '}{rest}."
 
 
 def _share(value: float) -> str:

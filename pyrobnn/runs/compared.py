@@ -18,8 +18,7 @@ from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 
-_BETTER_ERRORS = 3
-"""Of equally good runs 0.6 % are told apart so, and 2 % of eight, where two errors would be 5 % and 40 %."""
+_BETTER_ERRORS = 3  # of equally good runs 0.6 % are told apart so, and 2 % of eight; by two errors 5 % and 40 %
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

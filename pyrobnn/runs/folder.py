@@ -15,11 +15,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, check_writable, new_file, next_name, take_name
 from pyrobnn.tables.files import ending
 
-UNFINISHED = "unfinished.toml"
-"""The spec as it was asked for, in the folder of a run that is not finished."""
-CHECKPOINT, ALL_ROWS, ROWS = "checkpoint", "all_rows", "rows.safetensors"
-"""Checkpoints of a fit, the fit to all rows, and the rows from which missing values are drawn."""
-_OVERWRITE = "--overwrite (in Python, `overwrite=True`)"
+UNFINISHED = "unfinished.toml"  # the spec as it was asked for, in the folder of a run that is not finished
+CHECKPOINT, ALL_ROWS, ROWS = "checkpoint", "all_rows", "rows.safetensors"  # the last to draw missing values from
 
 
 def place_of(path: Path) -> Path:
@@ -64,7 +61,7 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
     if (place / UNFINISHED).is_file():
         return
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{path} exists already: choose another name, or replace it with {_OVERWRITE}.")
+        raise InputError(f"{path} exists already: choose another name, or replace it with --overwrite.")
     if os.path.lexists(path) and not has_fit(path):
         raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")
     check_free(place)
@@ -83,7 +80,7 @@ def new_run(path: Path, asked: str, data: str, *, overwrite: bool) -> Iterator[P
     if not (mark.is_file() and mark.read_text(encoding="utf-8").partition("\n")[2] == text):
         if not overwrite and (_has_work(place) or os.path.lexists(path)):
             has = f"{place} has a run of other settings or data, which was interrupted: {go_on(place)} goes on with it"
-            raise InputError(f"{has}. Choose another folder, or replace it with {_OVERWRITE}.")
+            raise InputError(f"{has}. Choose another folder, or replace it with --overwrite.")
         shutil.rmtree(place, ignore_errors=True)
         with new_file(mark) as file:
             file.write_text(f"# Not finished: the same command, or {go_on(place)}, goes on.\n{text}", encoding="utf-8")

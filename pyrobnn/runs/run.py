@@ -18,7 +18,6 @@ from safetensors.numpy import save
 import pyrobnn
 from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
-from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
@@ -217,13 +216,10 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., A
     if prepared.dataset.encoder is None or prepared.spec.data.groups is not None or not is_small:
         return judged
     spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
-    train, validation, started = dataset.to_fit(), None, time.perf_counter()
-    if spec.data.validation is not None:
-        train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
+    train, test, started = dataset.to_fit(), dataset.split(spec.data.split)[1], time.perf_counter()
     if (width := train.num_inputs) != prepared.train.num_inputs:  # the held-out rows have another category
         spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=width))
-    test, bnn = dataset.split(spec.data.split)[1], BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
-    whole = Prepared(spec, dataset, train, validation, test, bnn, prepared.choice)
+    whole = Prepared.of(spec, dataset, train, test, prepared.choice)
     with phase(f"fitting all {counted(len(dataset.data), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)
         pairs = (whole, final), (prepared, judged.final)

@@ -9,6 +9,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.remedies import advised
 from pyrobnn._core.settings import Count, FrozenDict, Options, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
@@ -26,7 +27,6 @@ from pyrobnn.tables.reading import Task
 
 _PARTS = ("net", "prior", "likelihood", "guide")  # with a section each
 _FEWEST_ROWS = 10
-_FEW_CLASSES = 5  # whose examples are counted in a line
 
 
 def optional(part: str) -> BeforeValidator:
@@ -107,8 +107,8 @@ class RunSpec:
         copies = (method or Ensemble()).offer().copies  # without a method it may be an ensemble
         if self.predict.num_draws < copies:
             whose = "member or chain" if method is not None else "member or chain that the default may have"
-            least = f"at least {copies}, one of each {whose}"
-            raise InputError(f"[predict] `num_draws` must be {least}, got {self.predict.num_draws}.")
+            got = f"one of each {whose}, got {self.predict.num_draws}"
+            raise InputError(f"[predict] `num_draws` must be at least {copies}, {got}.")
         if method is not None and self.data.validation is not None and not method.offer().follows_validation:
             follows = f"is followed along the steps of svi, and [fit] has {to_dict(method)['type']}: leave it out."
             raise InputError(f"[data] `validation` {follows}")
@@ -150,41 +150,41 @@ class RunSpec:
     def prepare(self, tell: Callable[[str], object] = lambda _: None, *, progress: bool = False) -> "Prepared":
         """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit.
 
-        `tell` is called with lines on the data as they were read, and without progress before candidates are tried.
+        `tell` takes lines on the data as they were read, and before a fit that may be long, or that shows no progress.
         """
         resolve_device(self.fit.device)
         dataset = self._load()
         train, test = dataset.split(self.data.split)
-        for line in (as_read(dataset, train, test), *dataset.notes, *dataset.doubts):
+        for line in (_as_read(dataset, len(test)), *dataset.notes, *dataset.doubts):
             tell(line)
-        if not progress:
-            tell("fitting ...")
         own: dict[str, Any] = {name: getattr(self, name) for name in _PARTS}
         given = parts.Given(**own, method=self.fit.method, inputs=self.data.inputs, settings=self.fit.settings)
         try:
             facts = parts.Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
-            chosen, choice = settled(choose(facts), train, self.fit.run(progress=progress))
+            choice = choose(facts)
+            settings = to_dict(choice.candidates[0].method)
+            if "guide" in settings and settings.keys().isdisjoint(("steps", "epochs")):
+                tell(f"{advised('fitting until it has converged, or for some steps', 'fit.steps=5000')} ...")
+            elif not progress:
+                tell("fitting ...")
+            chosen, record = settled(choice, train, self.fit.run(progress=progress))
             train, whole = (each.with_inputs(chosen.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
-            spec = self._filled(chosen, dataset, train.num_inputs)
-            spec.to_toml()  # a file can hold it
-            bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
-            check_validation(whole, bnn, make_source(train, bnn, None, seed=0), seed=0)
+            prepared = Prepared.of(self._filled(chosen, dataset), dataset, train, test, record)
+            prepared.spec.to_toml()  # a file can hold it
+            check_validation(whole, prepared.bnn, make_source(train, prepared.bnn, None, seed=0), seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
-        validation = None
-        if self.data.validation is not None:
-            train, validation = train.split(self.data.validation, seed=self.fit.seed)
-        return Prepared(spec, dataset, train, validation, test, bnn, choice)
+        return prepared
 
-    def _filled(self, chosen: parts.Parts, dataset: Dataset, width: int) -> "RunSpec":
+    def _filled(self, chosen: parts.Parts, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that were chosen and what follows from the data."""
         is_drawn = self.data.path is not None and self.data.test_last is None
         share = dataset.test if is_drawn else self.data.test
         return dataclasses.replace(
             self,
             data=dataclasses.replace(self.data, test=share, inputs=chosen.inputs),
-            net=parts.with_width(chosen.net, "in_features", width),
+            net=parts.with_width(chosen.net, "in_features", dataset.data.num_inputs),
             prior=chosen.prior,
             likelihood=chosen.likelihood,
             fit=dataclasses.replace(self.fit, method=chosen.method, guide=None, settings={}),
@@ -217,18 +217,23 @@ class Prepared:
     bnn: BNN
     choice: ChoiceRecord
 
+    @classmethod
+    def of(cls, spec: RunSpec, dataset: Dataset, train: Data, test: Data, choice: ChoiceRecord) -> "Prepared":
+        """Make the model of a spec, and hold out validation data."""
+        validation, bnn = None, BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
+        if spec.data.validation is not None:
+            train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
+        return cls(spec, dataset, train, validation, test, bnn, choice)
 
-def as_read(dataset: Dataset, train: Data, test: Data) -> str:
-    """Return a line on the data: their rows, the task and its reason, the columns by their kind, and both parts."""
-    data, names, encoder = dataset.data, dataset.class_names, dataset.encoder
+
+def _as_read(dataset: Dataset, held_out: int) -> str:
+    """Return a line on the data: their rows, the task and its reason, and the columns by their kind."""
+    data, encoder = dataset.data, dataset.encoder
     reason = f" ({dataset.reason})" if dataset.reason else ""
     inputs = dataset.described or counted(data.num_inputs, "input")
-    counts = zip(names, train.class_counts(len(names)), test.class_counts(len(names)), strict=True) if names else ()
-    classes = ", ".join(f"{one} and {other} of {name!r}" for name, one, other in counts)
     return (
         f"{dataset.name if encoder is None else dataset.source}: {counted(len(data), 'row')}. A {dataset.task} of "
-        f"{data.target_name!r}{reason} on {inputs}. {round(train.total_weight)} rows to train on, {len(test)} held out"
-        f"{f': {classes}' if 0 < len(names) <= _FEW_CLASSES else ''}."
+        f"{data.target_name!r}{reason} on {inputs}. {held_out} are held out."
     )
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
-_HELD_OUT = ("split", "test", "test_last")
 _OTHER_SPLITS = {"test_last": ("test", "groups", "split"), "groups": ("test_last",), "test": ("test_last",)}
 OF_ANY_FIT = ("seed", "device", "engine")  # keys of [fit] that do not belong to the method
 
@@ -97,8 +96,9 @@ class DataSpec(Reading):
         from pyrobnn.data.in_memory import Data
 
         if self.path is not None:
-            given: dict[str, Any] = {name: getattr(self, name) for name in (*fields_of(Reading), *_HELD_OUT)}
-            dataset = datasets.load_table(**given | {"task": self.task or implied}, all_rows=all_rows)
+            names = (*fields_of(Reading), "split", "test", "test_last")
+            given: Any = {name: getattr(self, name) for name in names} | {"task": self.task or implied}
+            dataset = datasets.load_table(**given, all_rows=all_rows)
         else:
             dataset = datasets.load(str(self.name))
         if self.test is not None:
@@ -119,8 +119,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"The spec file {path} cannot be read ({error.strerror}): check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        endings = ", ".join(ENDINGS)
-        raise InputError(f"{path} is no table ({endings}), and is not valid TOML, as a spec is: {error}.") from None
+        raise InputError(f"{path} is no table ({', '.join(ENDINGS)}), and is not valid TOML: {error}.") from None
 
 
 def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

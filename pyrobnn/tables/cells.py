@@ -1,6 +1,6 @@
 """Columns of users' tables as numbers, dates or categories, with the rows that cannot be read."""
 
-import shlex
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from pyrobnn._core.errors import InputError, counted, listed
+from pyrobnn._core.remedies import advised
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers
 from pyrobnn.tables.files import NAMELESS
@@ -20,7 +21,7 @@ _OF_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean
 _MOST_CATEGORIES, _MOST_NUMBERS = 20, 20
 """Different texts that a column may always hold (more must come back in every second row), and numbers among texts."""
 _MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
-_IMPUTE = "missing='impute', --set data.missing=impute"
+_IMPUTE = "data.missing=impute"
 
 
 def rows_of(numbers: Sequence[int]) -> str:
@@ -80,7 +81,8 @@ class Reader:
         import pandas as pd
 
         name = str(column.name)
-        without = f"leave it out (--drop {shlex.quote(name)})" if self.is_file else "drop it"
+        named = json.dumps([name], ensure_ascii=False)
+        without = advised("leave it out", f"data.drop={named}")
         if self.is_file and name.startswith(NAMELESS):
             raise InputError(f"has no name in the file: name it, or {without}.")
         if self.is_new and column.isna().all():
@@ -95,7 +97,7 @@ class Reader:
                 raise InputError(
                     f"holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are no "
                     "categories: make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates, "
-                    f"{without}, or say that they are categories (categories={[name]!r}, --categories)."
+                    f"{without}, or {advised('say that they are categories', f'data.categories={named}')}."
                 )
             return Read(column, how, line)
         if isinstance(how, Numbers):
@@ -155,19 +157,18 @@ class Reader:
         numbers, other = by[mark], by["," if mark == "." else "."]
         strange, is_open = texts[numbers.isna()].dropna(), stored is None and self.decimal is None
         such = next(iter(texts[numbers.ne(other) & numbers.notna()]), "")
-        how = f"X[{texts.name!r}].str.replace('.', '').str.replace(',', '.').astype(float)"
-        how = "--decimal ," if self.is_file else how
+        comma = advised("say that commas mark decimals", "data.decimal=,")
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
         if is_open and mark == "," and are_most:
-            raise InputError(f"holds numbers with a decimal comma, such as {such!r}: say so, {how}.")
+            raise InputError(f"holds numbers with a decimal comma, such as {such!r}: {comma}.")
         if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
             return None
         are_marked = mark == "." and len(strange) > 0 and bool(other[strange.index].notna().all())
-        line = self._words(strange, numbers, "numbers, but text", f", or, if commas mark decimals, {how}" * are_marked)
+        line = self._words(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
         if is_open and such and numbers.notna().equals(other.notna()) and not line:
             change = "its comma marks decimals" if "," in such else "its point marks thousands"
             value = numbers[texts == such].iloc[0]
-            line = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}: {how}"
+            line = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}, {comma}"
         is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
         return Read(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), line)
 
@@ -188,13 +189,13 @@ class Reader:
         where = self.rows(strange.notna())
         if self.missing == "impute" and values.notna().any():
             return f"column {strange.name!r}: {such} in {where} counted as missing"
-        advice = f"let it count as missing ({_IMPUTE})" if self.is_new else "drop those rows"
+        advice = advised("let it count as missing", _IMPUTE) if self.is_new else "drop those rows"
         raise InputError(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
 
     def refuse_gaps(self, column: "pd.Series", advice: str = "") -> None:
         """Refuse a column with gaps, unless they are drawn."""
         if self.missing == "raise" and (gaps := column.isna()).any():
-            drawn = f", or have them drawn ({_IMPUTE})" if self.is_new else f"; a fit with {_IMPUTE} can predict them"
+            drawn = advised(", or have them drawn" if self.is_new else "; a fit could have them drawn", _IMPUTE)
             count = counted(int(gaps.sum()), "missing value")
             raise InputError(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, did_you_mean, listed
+from pyrobnn._core.remedies import advised
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ def check_names(path: Path, wanted: Sequence[str], dialect: Dialect) -> None:
     if absent:
         others = [name for name in names if name not in wanted]
         hints = "".join(dict.fromkeys(did_you_mean(name, others) for name in absent[:MOST_LISTED]))
-        sep = " If they are one column, name the separator (--sep)." if len(names) == 1 else ""
+        sep = f" If they are one column, {advised('name the separator', 'data.sep=;')}." if len(names) == 1 else ""
         lacks = f"{path} has no column{'s' * (len(absent) > 1)} {listed(map(repr, absent))}"
         raise InputError(f"{lacks}.{hints} The columns of its first line: {listed(names)}.{sep}")
 
@@ -126,7 +127,8 @@ def _read[R](path: Path, read: Callable[[], R]) -> R:
     try:
         return read()
     except UnicodeError as error:
-        raise InputError(f"{path} is not text of this encoding ({error}): name it, as by --encoding cp1252.") from None
+        named = advised("name another", "data.encoding=cp1252")
+        raise InputError(f"{path} is not text of this encoding ({error}): {named}.") from None
     except (*_UNREADABLE, *_DAMAGED) as error:
         why = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
         raise InputError(f"{path} cannot be read as a table ({why}): mend it, or save it as CSV or Parquet.") from None

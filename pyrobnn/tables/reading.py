@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
+from pyrobnn._core.remedies import advised
 from pyrobnn.tables.cells import Read, Reader, order_of, rows_of
 from pyrobnn.tables.columns import Categories, Column, Dates
 from pyrobnn.tables.files import Dialect, check_names, read_file
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Task = Literal["regression", "classification"]
 LEAST_AMOUNT = 100  # median from which whole numbers that are not negative are amounts, not counts or classes
+_COUNTS, _AMOUNTS, _CLASSES = "likelihood.type=poisson", "data.task=regression", "data.task=classification"
 _MOST_CLASSES, _MOST_TEXTS = 10, 50
 """Different whole numbers that are classes where no task is given, and texts; more texts must come ten times each."""
 
@@ -217,7 +219,7 @@ def _is_whole(column: "pd.Series") -> bool:
 
 def _task_of(column: "pd.Series") -> tuple[Task, str]:
     """Return the task that a target asks for, and what else it may be; refuse whole numbers that leave it open."""
-    counts, is_float = "; if they are counts, --set likelihood.type=poisson", column.dtype.kind == "f"
+    counts, is_float = advised("; say so if they are counts", _COUNTS), column.dtype.kind == "f"
     if not _is_whole(column):
         return "regression" if is_float else "classification", ""
     is_amount = bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
@@ -225,13 +227,12 @@ def _task_of(column: "pd.Series") -> tuple[Task, str]:
         return "regression", "" if is_amount or column.min() < 0 else counts
     num = column.nunique()
     if num <= _MOST_CLASSES:
-        return "classification", f"{counts}, if amounts, --task regression"
+        return "classification", f"{counts} or {advised('amounts', _AMOUNTS)}"
     if is_amount:
         return "regression", ""
     raise InputError(
-        f"holds {num} different whole numbers, {column.min():g} to {column.max():g}: say whether they are counts "
-        "(--set likelihood.type=poisson), amounts (--task regression) or classes (--task classification); in Python "
-        "by `task`."
+        f"holds {num} different whole numbers, {column.min():g} to {column.max():g}: say whether they are "
+        f"{advised('counts', _AMOUNTS, _COUNTS)}, {advised('amounts', _AMOUNTS)} or {advised('classes', _CLASSES)}."
     )
 
 
@@ -263,7 +264,7 @@ def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hin
         raise InputError(f"has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
-        raise InputError(f"{held}, too many for classes: make numbers of it, or say so (--task classification).")
+        raise InputError(f"{held}, too many for classes: make numbers of it, or {advised('say so', _CLASSES)}.")
     if odd := [name for name in names if "\0" in name]:
         raise InputError(f"has a class with a null character, {odd[0]!r}: rename it.")
     shown = "" if is_told else f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
