@@ -40,8 +40,8 @@ PARTS: dict[str, ModuleType] = {
     "method": methods,
 }
 _INSTEAD: dict[Task, str] = {
-    "regression": "gaussian or poisson, or BNNClassifier, `data.task=classification`",
-    "classification": "categorical, ordinal or bernoulli, or BNNRegressor, `data.task=regression`",
+    "regression": "gaussian or poisson, or fit a classification",
+    "classification": "categorical, ordinal or bernoulli, or fit a regression",
 }
 
 
