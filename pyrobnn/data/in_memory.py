@@ -14,7 +14,7 @@ from pyrobnn._core.checks import as_targets, as_tensor, check_count, check_finit
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data import InputColumns
-from pyrobnn.data.splits import marks_of, numbered, same_inputs, split_rows
+from pyrobnn.data.splits import numbered, row_hashes, same_inputs, split_rows
 from pyrobnn.distributions.units import InputScaler, Scaler, quantiles_of
 
 _NUM_WAVES: dict[InputColumns, int] = {"plain": 0, "ranks": 0, "waves": 3}
@@ -190,8 +190,8 @@ class Data:
 
 def merged(data: Data, most: float = math.inf) -> Data:
     """Return data with one row for equal ones, of their weight, in an order of its own; as they are if over `most`."""
-    marks = torch.stack([marks_of(data.x), marks_of(data.y)], 1)
-    unique, group = marks.unique(dim=0, return_inverse=True)
+    hashes = torch.stack([row_hashes(data.x), row_hashes(data.y)], 1)
+    unique, group = hashes.unique(dim=0, return_inverse=True)
     weights = torch.ones(len(data), dtype=torch.float64) if data.weights is None else data.weights
     total = torch.zeros(len(unique), dtype=torch.float64).index_add(0, group, weights)
     if len(total) > most:

@@ -35,29 +35,29 @@ def same_inputs(x: X) -> Tensor:
 
     Where few inputs come again and again, as in a table of some categories, each row is a group.
     """
-    return same_marks(marks_of(x.detach()))
+    return groups_of_hashes(row_hashes(x.detach()))
 
 
-def same_marks(marks: Tensor) -> Tensor:
-    """Return the group of each row, (N,), as `same_inputs` does, from a number for each that copies share."""
-    number = torch.arange(len(marks))
-    _, group = marks.unique(return_inverse=True)
+def groups_of_hashes(hashes: Tensor) -> Tensor:
+    """Return the group of each row, (N,), as `same_inputs` does, from a hash for each that copies share."""
+    number = torch.arange(len(hashes))
+    _, group = hashes.unique(return_inverse=True)
     count = int(group.max()) + 1
-    if count == len(marks) or count < _FEWEST_INPUTS:
+    if count == len(hashes) or count < _FEWEST_INPUTS:
         return number
-    first = torch.full((count,), len(marks)).scatter_reduce(0, group, number, "amin")
+    first = torch.full((count,), len(hashes)).scatter_reduce(0, group, number, "amin")
     return first.argsort().argsort()[group]
 
 
-def marks_of(x: X) -> Tensor:
-    """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
-    marks = list[Tensor]()
+def row_hashes(x: X) -> Tensor:
+    """Return a hash of 64 bits for each row, which rows that differ share by chance alone."""
+    hashes = list[Tensor]()
     for rows in x.split(max(1, _NUMBERS_AT_ONCE // max(1, x[0].numel()))):
         bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
         factors = torch.randint(-(2**62), 2**62, bits.shape[1:], generator=torch.Generator().manual_seed(0)) | 1
         mixed = (bits ^ (bits >> 29)) * factors
-        marks.append((mixed ^ (mixed >> 31)).sum(1))
-    return torch.cat(marks)
+        hashes.append((mixed ^ (mixed >> 31)).sum(1))
+    return torch.cat(hashes)
 
 
 def classes_of(y: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from pyrobnn._core.errors import counted
 from pyrobnn._core.remedies import advised
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data, leaks
-from pyrobnn.data.splits import numbered, same_marks, split_rows, strata
+from pyrobnn.data.splits import groups_of_hashes, numbered, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
 from pyrobnn.tables import Table, read
@@ -103,7 +103,7 @@ def load_table(
     train = split_rows(together, y, test, seed=split)[0] if test_last is None else torch.arange(last)
     train = torch.arange(len(y)) if all_rows else train
     taught = features.iloc[train.numpy()]
-    encoder = Encoder.learn(taught, table.how, categories=categories, missing=missing, decimal=decimal)
+    encoder = Encoder.learn(taught, table.schema, categories=categories, missing=missing, decimal=decimal)
     given = encoder.matrix(features)
     imputer = Imputer(given[train.numpy()], encoder.onehot())
     has_all = not (lacks := imputer.lacking(given).any(1)).any()
@@ -152,7 +152,7 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
 def _gaps(columns: "pd.DataFrame", table: Table) -> list[str]:
     """Return a line for each column of numbers or dates with missing values in these rows."""
     advice = ": leave it out if a fit without it is as good"
-    counts = {name: int(columns[name].isna().sum()) for name, how in table.how.items() if how.kind != "categories"}
+    counts = {name: int(columns[name].isna().sum()) for name, one in table.schema.items() if one.kind != "categories"}
     return [
         f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, drawn given the other "
         f"columns{advised(advice, f'data.drop={json.dumps([name])}') if count > len(columns) / 4 else ''}"
@@ -169,5 +169,5 @@ def _copies(table: Table, target: str) -> Tensor:
     import pandas as pd
 
     compared = [name for name in table.frame.columns if name != target and not teaches_nothing(table.frame[name])]
-    marks = pd.util.hash_pandas_object(table.frame[compared].iloc[table.rows], index=False)
-    return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view("int64")))
+    hashes = pd.util.hash_pandas_object(table.frame[compared].iloc[table.rows], index=False)
+    return groups_of_hashes(torch.from_numpy(hashes.to_numpy(copy=True).view("int64")))

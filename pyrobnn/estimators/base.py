@@ -29,7 +29,7 @@ from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.distributions.units import InputScaler
-from pyrobnn.estimators.saved import Coding, Fitted, Kind, content, rebuilt
+from pyrobnn.estimators.saved import Coding, Fitted, TargetKind, content, rebuilt
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell, tell_of_constants
@@ -55,8 +55,8 @@ _OF_PARTS = tuple(f"{name}__" for name in PARTS)
 _FITTING = "fitting (verbose=True shows more)"
 _SO = "partial_fit makes the posterior so far the prior of the next batch"
 
-type Column = ArrayLike | None  # a value for each row, (N,)
-type Targets = tuple[np.ndarray, Kind]  # targets as numbers, (N,) or (N, K)
+type PerRow = ArrayLike | None  # a value for each row, (N,)
+type Targets = tuple[np.ndarray, TargetKind]  # targets as numbers, (N,) or (N, K)
 type Part = object  # a setting, such as `guides.LowRank(rank=2)`, its name, a table with its type, or None: open
 
 
@@ -148,12 +148,12 @@ class AbstractBNN(BaseEstimator):
         method = parts.method if with_settings else given.method or choice.rule.parts(choice.facts)[0].method
         return {name: getattr(parts, name) for name in PARTS if name != "guide"} | {"guide": guide, "method": method}
 
-    def _targets(self, y: ArrayLike, known: Kind | None = None) -> Targets:
+    def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
         """Return targets, checked; their kind may be known from a fit, or from classes that were declared."""
         raise NotImplementedError
 
     @_for_estimators()
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Column = None, groups: Column = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: PerRow = None, groups: PerRow = None) -> Self:
         """Infer the posterior; what cannot be used is a `ValueError`, in the words of scikit-learn, or an `InputError`.
 
         Args:
@@ -185,7 +185,7 @@ class AbstractBNN(BaseEstimator):
         return self
 
     @_for_estimators()
-    def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: Column, declared: Kind | None = None) -> Self:
+    def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: PerRow, declared: TargetKind | None = None) -> Self:
         """Train on examples, or from the posterior so far; the newest rows alone may suit a constant, bad for all."""
         method = self._parts(learns_on=True)["method"]
         guide = as_guide(guide_of(method))
@@ -208,7 +208,7 @@ class AbstractBNN(BaseEstimator):
         return Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
 
     def _examples(
-        self, X: ArrayLike, targets: Targets, weight: Column = None, groups: Column = None, known: Coding | None = None
+        self, X: ArrayLike, targets: Targets, weight: PerRow = None, groups: PerRow = None, known: Coding | None = None
     ) -> tuple[Coding, Data]:
         """Return the coding of rows, as it is `known` or as they teach it, and them as numbers."""
         check_count(self.num_draws, "num_draws")
@@ -221,12 +221,13 @@ class AbstractBNN(BaseEstimator):
         columns, y = columns[used].reset_index(drop=True), y[used]
         weights, of_rows = (None if each is None else each[used] for each in (weights, of_rows))
         if known is None:
-            coding = Coding.learn(columns, table.how, y, kind, categories=self.categories, missing=self.missing)
+            encoder = Encoder.learn(columns, table.schema, categories=self.categories, missing=self.missing)
+            coding = Coding.learn(encoder, columns, y, kind)
         else:
             coding = replace(known, encoder=known.encoder.widened(columns))
         return coding, coding.data(columns, y, weights=weights, groups=of_rows, standardize=self.standardize)
 
-    def _weights(self, targets: np.ndarray, kind: Kind, weight: Column) -> np.ndarray | None:
+    def _weights(self, targets: np.ndarray, kind: TargetKind, weight: PerRow) -> np.ndarray | None:
         """Return the weights of examples, or None where all count once."""
         if weight is None:
             return None

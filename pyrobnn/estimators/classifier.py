@@ -13,8 +13,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.estimators.base import AbstractBNN, Column, Targets, checked_targets
-from pyrobnn.estimators.saved import Kind
+from pyrobnn.estimators.base import AbstractBNN, PerRow, Targets, checked_targets
+from pyrobnn.estimators.saved import TargetKind
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.tables.cells import order_of, require_order
 
@@ -44,7 +44,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         """The labels (C,), sorted; those of `Ordinal` in the order of ordered categories of pandas."""
         return self._of_fit.coding.kind.classes
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: Column = None, sample_weight: Column = None) -> Self:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: PerRow = None, sample_weight: PerRow = None) -> Self:
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
         Scaling and categories stay as in the first call, which needs all labels as `classes`. Refused is what `fit`
@@ -66,7 +66,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         labels = self._labels(classes, order_of(classes) or order_of(y))
         if not is_first and not np.array_equal(labels, self.classes_):
             raise InputError(f"`classes` must stay those of the first call, {self.classes_}, got {labels}.")
-        return self._partial_fit(X, y, sample_weight, Kind((len(labels),), labels))
+        return self._partial_fit(X, y, sample_weight, TargetKind((len(labels),), labels))
 
     def _labels(self, given: ArrayLike, order: list[Any] | None) -> np.ndarray:
         """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
@@ -77,7 +77,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         require_order(labels.tolist(), num, is_ordered=order is not None)
         return labels
 
-    def _targets(self, y: ArrayLike, known: Kind | None = None) -> Targets:
+    def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
         order = order_of(y)
         if order is not None:  # scikit-learn makes numbers of booleans
             y = pd.Series(np.asarray(y).reshape(-1)).infer_objects().to_numpy()
@@ -88,9 +88,9 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             raise InputError(f"BNNClassifier needs labels of at least 2 classes, got one class, {classes[0]}.")
         if len(strange := np.setdiff1d(labels, classes)):
             raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {classes}.")
-        return np.asarray(pd.Index(classes).get_indexer(labels)), Kind((len(classes),), classes)
+        return np.asarray(pd.Index(classes).get_indexer(labels)), TargetKind((len(classes),), classes)
 
-    def _weights(self, targets: np.ndarray, kind: Kind, weight: Column) -> np.ndarray | None:
+    def _weights(self, targets: np.ndarray, kind: TargetKind, weight: PerRow) -> np.ndarray | None:
         weights = super()._weights(targets, kind, weight)
         if self.class_weight is None:
             return weights

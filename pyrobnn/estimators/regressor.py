@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.estimators.base import AbstractBNN, Column, Targets, checked_targets
-from pyrobnn.estimators.saved import Kind
+from pyrobnn.estimators.base import AbstractBNN, PerRow, Targets, checked_targets
+from pyrobnn.estimators.saved import TargetKind
 from pyrobnn.posterior.prediction import Prediction
 
 
@@ -42,7 +42,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     TASK = "regression"
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Column = None) -> Self:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: PerRow = None) -> Self:
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
         It is exact for linear models with Gaussian noise and an uncorrelated posterior. Scaling and categories stay as
@@ -85,12 +85,12 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         first, second = (torch.cat(values) for values in zip(*self._predict_blocks(X, read), strict=True))
         return first.double().cpu().numpy(), second.double().cpu().numpy()
 
-    def _targets(self, y: ArrayLike, known: Kind | None = None) -> Targets:
+    def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
         values = checked_targets(y, are_numbers=True)
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         if values.dtype.kind == "f":
             values = values.astype(np.float64)  # torch has no long double
-        kind = Kind(values.shape[1:])
+        kind = TargetKind(values.shape[1:])
         if known is not None and kind.shape != known.shape:
             raise InputError(f"`y` must have the columns of the first call, {known.shape}, got {kind.shape}.")
         return values, kind

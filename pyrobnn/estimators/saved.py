@@ -19,12 +19,11 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import from_tree
 from pyrobnn.storage.save import to_tree
-from pyrobnn.tables.columns import Column
 from pyrobnn.tables.encoder import Encoder
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class TargetKind:
     """What targets are: the shape of predictions for a row, () or (K,), and the K classes, none for numbers."""
 
     shape: tuple[int, ...]
@@ -37,12 +36,11 @@ class Coding:
 
     encoder: Encoder
     imputer: Imputer | None
-    kind: Kind
+    kind: TargetKind
 
     @classmethod
-    def learn(cls, columns: pd.DataFrame, how: Mapping[str, Column], y: np.ndarray, kind: Kind, **options: Any) -> Self:
+    def learn(cls, encoder: Encoder, columns: pd.DataFrame, y: np.ndarray, kind: TargetKind) -> Self:
         """Return the coding that rows teach; values are drawn where some may be missing, or categories unknown."""
-        encoder = Encoder.learn(columns, how, **options)
         x = encoder.matrix(columns)
         both = with_targets(x, y, len(kind.classes))
         has_draws = bool(encoder.onehot()) or encoder.missing == "impute"
@@ -103,7 +101,7 @@ def rebuilt[E: BaseEstimator](kind: type[E], content: Mapping[str, Any], path: P
             params["class_weight"] = dict(params["class_weight"])
         model, encoder = kind(**params), Encoder.stored(content["encoder"])
         arrays = {name: np.array(values, dtype=dtype) for name, (dtype, values) in content["arrays"].items()}
-        targets = Kind(tuple(content["shape"] or ()), arrays["classes_"])
+        targets = TargetKind(tuple(content["shape"] or ()), arrays["classes_"])
         gaps = content["imputer"]
         imputer = gaps and Imputer(gaps["rows"].numpy(), encoder.onehot(), gaps["targets"])
         posterior = from_tree(content["posterior"], path)

@@ -50,23 +50,23 @@ def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -
 
 
 class Read(NamedTuple):
-    """A column with its texts as numbers or dates where they are, how it was read, and a line about it, if any."""
+    """A column with its texts as numbers or dates where they are, its schema, and a note on it, if any."""
 
     column: "pd.Series"
-    how: Column
-    line: str = ""
+    schema: Column
+    note: str = ""
 
 
 @setting
 class Reader:
     """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
 
-    `is_new` tells the rows to train on from those to predict; `categories` are such columns whatever they hold,
+    `is_fit` tells the rows to train on from those to predict; `categories` are such columns whatever they hold,
     and `task` is what a target is for, where it leaves that open. The caller puts the column before a refusal.
     """
 
     is_file: bool
-    is_new: bool
+    is_fit: bool
     decimal: Decimal | None = None
     missing: Literal["raise", "impute"] = "raise"
     categories: list[str] = Field(default_factory=list)
@@ -85,13 +85,14 @@ class Reader:
         without = advised("leave it out", f"data.drop={named}")
         if self.is_file and name.startswith(NAMELESS):
             raise InputError(f"has no name in the file: name it, or {without}.")
-        if self.is_new and column.isna().all():
+        if self.is_fit and column.isna().all():
             raise InputError(f"has no value in any row (NaN): {without}.")
-        column, how, line = self.read(column, before)
+        column, schema, note = self.read(column, before)
         column, present = column.reset_index(drop=True), column.dropna()
-        if isinstance(before, Dates) and isinstance(how, Dates) and {before.has_zone, how.has_zone} == {True, False}:
-            raise InputError(f"has dates with{'out' * (not how.has_zone)} time zones, unlike the fit: write it alike.")
-        if isinstance(how, Categories) and not how.is_ordered:
+        zones = {one.has_zone for one in (before, schema) if isinstance(one, Dates)}
+        if zones == {True, False}:
+            raise InputError("has dates with a time zone in the fit or in these rows, not in both: write all alike.")
+        if isinstance(schema, Categories) and not schema.is_ordered:
             count = present.nunique()
             if before is None and name not in self.categories and count > max(_MOST_CATEGORIES, len(present) / 2):
                 raise InputError(
@@ -99,13 +100,13 @@ class Reader:
                     "categories: make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates, "
                     f"{without}, or {advised('say that they are categories', f'data.categories={named}')}."
                 )
-            return Read(column, how, line)
-        if isinstance(how, Numbers):
+            return Read(column, schema, note)
+        if isinstance(schema, Numbers):
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
                 raise InputError(f"must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
         self.refuse_gaps(column)
-        return Read(column, how, line)
+        return Read(column, schema, note)
 
     def read(self, column: "pd.Series", before: Column | None = None) -> Read:
         """Return a column as numbers, dates or texts with None; `before` is what it was in training."""
@@ -148,7 +149,7 @@ class Reader:
     def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> Read | None:
         """Return texts as numbers, by the mark of decimals that reads the most, the one told where both do.
 
-        At least half must be numbers, else None. A column that both marks read, and nobody told, gets a line.
+        At least half must be numbers, else None. A column that both marks read, and nobody told, gets a note.
         """
         stored = None if before is None else before.decimal
         marks: tuple[Decimal, Decimal] = (",", ".") if self.decimal == "," else (".", ",")
@@ -164,24 +165,24 @@ class Reader:
         if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
             return None
         are_marked = mark == "." and len(strange) > 0 and bool(other[strange.index].notna().all())
-        line = self._words(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
-        if is_open and such and numbers.notna().equals(other.notna()) and not line:
+        note = self._words(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
+        if is_open and such and numbers.notna().equals(other.notna()) and not note:
             change = "its comma marks decimals" if "," in such else "its point marks thousands"
             value = numbers[texts == such].iloc[0]
-            line = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}, {comma}"
+            note = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}, {comma}"
         is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
-        return Read(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), line)
+        return Read(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
 
     def _as_dates(self, texts: "pd.Series", before: Column | None) -> Read:
         """Return texts as dates, where more than half are, else as categories."""
         dates, form, has_zone = dates_of(texts, before.format if isinstance(before, Dates) else None)
         if before is None and dates.notna().sum() <= texts.notna().sum() / 2:
             return Read(as_text(texts), Categories())
-        line = self._words(texts[dates.isna()].dropna(), dates, "dates, but other text")
-        return Read(dates, Dates(format=form, has_zone=has_zone), line)
+        note = self._words(texts[dates.isna()].dropna(), dates, "dates, but other text")
+        return Read(dates, Dates(format=form, has_zone=has_zone), note)
 
     def _words(self, strange: "pd.Series", values: "pd.Series", most: str, more: str = "") -> str:
-        """Return a line about texts unlike most of a column, which count as missing where gaps may be; else refuse."""
+        """Return a note on texts unlike most of a column, which count as missing where gaps may be; else refuse."""
         if strange.empty:
             return ""
         found = [*map(repr, strange.value_counts().index)]
@@ -189,13 +190,13 @@ class Reader:
         where = self.rows(strange.notna())
         if self.missing == "impute" and values.notna().any():
             return f"column {strange.name!r}: {such} in {where} counted as missing"
-        advice = advised("let it count as missing", _IMPUTE) if self.is_new else "drop those rows"
+        advice = advised("let it count as missing", _IMPUTE) if self.is_fit else "drop those rows"
         raise InputError(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
 
     def refuse_gaps(self, column: "pd.Series", advice: str = "") -> None:
         """Refuse a column with gaps, unless they are drawn."""
         if self.missing == "raise" and (gaps := column.isna()).any():
-            drawn = advised(", or have them drawn" if self.is_new else "; a fit could have them drawn", _IMPUTE)
+            drawn = advised(", or have them drawn" if self.is_fit else "; a fit could have them drawn", _IMPUTE)
             count = counted(int(gaps.sum()), "missing value")
             raise InputError(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
 
@@ -212,8 +213,8 @@ def teaches_nothing(column: "pd.Series") -> str:
     if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
         return ""
     try:
-        how = Reader(is_file=True, is_new=True, missing="impute").read(column).how
+        schema = Reader(is_file=True, is_fit=True, missing="impute").read(column).schema
     except InputError:  # not one kind of cells
         return ""
-    are_names = isinstance(how, Categories) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2
+    are_names = isinstance(schema, Categories) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2
     return f"a text of its own in each of {len(column)} rows" if are_names else ""

@@ -53,10 +53,10 @@ class Encoder:
 
     @classmethod
     def learn(
-        cls, columns: pd.DataFrame, how: Mapping[str, Column], *, categories: Any, missing: Any, decimal: Any = None
+        cls, columns: pd.DataFrame, schema: Mapping[str, Column], *, categories: Any, missing: Any, decimal: Any = None
     ) -> Self:
         """Return the encoder that rows teach, of columns as `read` returns them."""
-        learned = {name: one.learned(columns[name]) for name, one in how.items()}
+        learned = {name: one.learned(columns[name]) for name, one in schema.items()}
         return cls("ordinal" if "ordinal" in categories else "onehot", missing, learned, decimal)
 
     @classmethod
@@ -78,7 +78,7 @@ class Encoder:
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
         frame = frame_of(source, list(self.columns), Dialect(sep, self.decimal or ".", encoding))
-        reader = Reader(isinstance(source, (str, Path)), is_new=False, decimal=self.decimal, missing=self.missing)
+        reader = Reader(isinstance(source, (str, Path)), is_fit=False, decimal=self.decimal, missing=self.missing)
         return read_columns(source, frame, self.columns, reader)
 
     def transform(self, X: Any) -> np.ndarray:

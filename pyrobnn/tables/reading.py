@@ -40,14 +40,14 @@ class Table:
 
     Attributes:
         columns: the columns to predict from, all N rows: float64, dates, or texts with None.
-        how: how each was read.
+        schema: what each is, numbers, dates or categories.
         frame: the whole table, as pandas has it.
         notes: what was assumed, a line for each.
         target: the target of the rows that have one, at positions `rows`; None where no column was named.
     """
 
     columns: "pd.DataFrame"
-    how: dict[str, Column]
+    schema: dict[str, Column]
     frame: "pd.DataFrame"
     notes: tuple[str, ...]
     target: Target | None = None
@@ -57,10 +57,10 @@ class Table:
     def described(self) -> str:
         """The columns by their kinds, with the number of categories of each, in a line."""
         shown: dict[str, list[str]] = {kind: [] for kind in ("numbers", "dates", "categories", "ordered categories")}
-        for name, how in self.how.items():
-            is_category = isinstance(how, Categories)
-            kind = "ordered categories" if isinstance(how, Categories) and how.is_ordered else how.kind
-            shown[kind].append(f"{name} ({self.columns[name].nunique(dropna=False)})" if is_category else name)
+        for name, one in self.schema.items():
+            kind = "ordered categories" if isinstance(one, Categories) and one.is_ordered else one.kind
+            count = f" ({self.columns[name].nunique(dropna=False)})" if one.kind == "categories" else ""
+            shown[kind].append(name + count)
         return "; ".join(f"{kind}: {listed(each)}" for kind, each in shown.items() if each)
 
 
@@ -105,7 +105,7 @@ def read(
     categories = [categories] if isinstance(categories, str) else categories
     told = [name for name in categories if name not in ("onehot", "ordinal")]
     is_file = isinstance(source, (str, Path))
-    reader = Reader(is_file=is_file, is_new=True, decimal=decimal, missing=missing, categories=told, task=task)
+    reader = Reader(is_file=is_file, is_fit=True, decimal=decimal, missing=missing, categories=told, task=task)
     wanted = [name for name in (target, id, *drop) if name is not None]
     frame = frame_of(source, [*wanted, *told], Dialect(sep, decimal, encoding))
     names = [name for name in map(str, frame.columns) if name not in wanted]
@@ -126,7 +126,7 @@ def read(
 def read_columns(
     source: Any, frame: "pd.DataFrame", before: Mapping[str, Column | None], reader: Reader, faults: Sequence[str] = ()
 ) -> Table:
-    """Return columns as numbers, dates or text, and how each was read; refuse their faults in one message."""
+    """Return columns as numbers, dates or text, and their schema; refuse their faults in one message."""
     import pandas as pd
 
     read, faults = dict[str, Read](), [*faults]
@@ -143,8 +143,8 @@ def read_columns(
         more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
         raise InputError(f"{start}, for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}")
     columns = pd.DataFrame({name: one.column for name, one in read.items()})
-    notes = tuple(one.line for one in read.values() if one.line)
-    return Table(columns, {name: one.how for name, one in read.items()}, frame, notes)
+    notes = tuple(one.note for one in read.values() if one.note)
+    return Table(columns, {name: one.schema for name, one in read.items()}, frame, notes)
 
 
 def is_frame(X: Any) -> bool:
@@ -193,16 +193,16 @@ def require_known(y: Any) -> None:
 
 
 def _target(given: "pd.Series", reader: Reader, notes: list[str]) -> Target:
-    """Return the target of the rows that have one; a line on how it was read goes to the notes."""
+    """Return the target of the rows that have one; a note on how it was read goes to the notes."""
     present = given.dropna()
     if present.empty:
         raise InputError("has no value in any row: choose another target.")
     reader.refuse_gaps(given, "drop those rows")
     if num := len(given) - len(present):
         notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
-    column, how, line = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
-    notes += filter(None, [line])
-    if isinstance(how, Dates):
+    column, schema, note = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
+    notes += filter(None, [note])
+    if isinstance(schema, Dates):
         raise InputError("holds dates: turn them into numbers, such as days since some date, or into classes.")
     if len(present) < len(given) and _is_whole(column):  # gaps made floats of them
         column = column.astype(np.int64)
@@ -225,8 +225,7 @@ def _task_of(column: "pd.Series") -> tuple[Task, str]:
     is_amount = bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     if is_float:
         return "regression", "" if is_amount or column.min() < 0 else counts
-    num = column.nunique()
-    if num <= _MOST_CLASSES:
+    if (num := column.nunique()) <= _MOST_CLASSES:
         return "classification", f"{counts} or {advised('amounts', _AMOUNTS)}"
     if is_amount:
         return "regression", ""
