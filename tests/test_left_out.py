@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.spatial.distance import pdist
 
 import pyrobnn as bnn
+from pyrobnn.diagnostics import checks
 from pyrobnn.diagnostics.checks import error, gaussian_process, missed
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.scores import left_out_scores
@@ -153,28 +155,56 @@ def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     x, y = waves(60, 0)
     data = bnn.Data(x, y, standardize=True)
     found = missed(judged(fit_of(0.9, x, y), data))
-    own = (y - fit_of(0.9, x, y).predict(x).mean.double()).abs().mean()
-    assert found.value == pytest.approx(float(own), rel=1e-4)
+    own = bnn.calibrate(fit_of(0.9, x, y), data).predict(x).log_prob(y).double().mean()
+    assert found.value == pytest.approx(float(gaussian_process(x, y)[1].mean() - own), rel=1e-4)
     line = x[:, 1] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slope = float(x[:, 1].std() / line.std())
     assert missed(judged(fit_of(slope, x, line), bnn.Data(x, line, standardize=True))) is None
     assert missed(judged(fit_of(0.9, x, y), data[:19])) is None
 
 
-def test_rows_held_out_tell_it_where_noise_hides_it_in_training():
-    (x, y), (new, exact) = waves(150, 0, noise=1.0), waves(40, 1, noise=0.0)
-    data, fit = bnn.Data(x, y, standardize=True), fit_of(0.5, x, y)
-    assert missed(judged(fit, data)) is None
-    found = missed(Evidence(fit, data, bnn.Data(new, exact), budget=Budget(draws=2, level=0.0)))
-    assert found.value == pytest.approx(float((fit.predict(new).mean - exact).abs().mean()), rel=1e-4)
+def test_rows_held_out_are_compared_where_there_are_any():
+    (x, y), test = waves(60, 0, noise=0.5), waves(40, 1, noise=0.5)
+    data, fit = bnn.Data(x, y, standardize=True), fit_of(0.9, x, y)
+    assert missed(judged(fit, data)).severity == "note"
+    found = missed(Evidence(fit, data, bnn.Data(*test), budget=Budget(draws=2, level=0.0)))
+    own = bnn.calibrate(fit, test).predict(test[0]).log_prob(test[1]).double()
+    assert found.value == pytest.approx(float((gaussian_process(x, y)[0](*test) - own).mean()), rel=1e-4)
     assert found.facts["rows"] == "40 held-out examples"
+
+
+def test_a_process_scores_rows_left_out_and_new_ones_as_that_of_scikit_learn(monkeypatch):
+    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+    monkeypatch.setattr(checks, "_SQUARED_LENGTHS", (0.5,))
+    monkeypatch.setattr(checks, "_RELATIVE_NOISES", (0.1,))
+    (x, y), (new, targets) = waves(20, 0), waves(10, 1)
+    score, left_out = gaussian_process(x, y)
+    at, there, off = (
+        ((x - x.mean(0)) / x.std(0)).numpy(),
+        ((new - x.mean(0)) / x.std(0)).numpy(),
+        (y - y.mean()).numpy(),
+    )
+    length = np.sqrt(float(torch.tensor(pdist(at, "sqeuclidean")).median()) / 2)
+    kernel = kernels.RBF(length) + kernels.WhiteKernel(0.1)
+    variance = off @ np.linalg.solve(kernel(at), off) / 20
+
+    def expected(kept, rows, values):
+        process = GaussianProcessRegressor(variance * kernel, alpha=0, optimizer=None).fit(at[kept], off[kept])
+        mean, spread = process.predict(rows, return_std=True)
+        return stats.norm.logpdf(values, mean, spread)
+
+    found = [expected(np.arange(20) != row, at[[row]], off[row])[0] for row in range(20)]
+    np.testing.assert_allclose(left_out, found, atol=1e-6)
+    everywhere = expected(np.arange(20) >= 0, there, targets.numpy() - y.mean().item())
+    np.testing.assert_allclose(score(new, targets), everywhere, atol=1e-6)
 
 
 def test_copies_do_not_tell_the_process_the_target():
     """Noise alone: 30 rows twice each, so that a row left out has its copy among the others."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
-    assert float(gaussian_process(x, y.double())[1].abs().mean()) < 0.2 * float(y.std())
+    assert float(gaussian_process(x, y.double())[1].mean()) > stats.norm.logpdf(y, y.mean(), y.std()).mean() + 1
     data = bnn.Data(x, y, standardize=True)
     assert missed(judged(fit_of(0.0, x, y), data)) is None
 
@@ -187,13 +217,13 @@ def test_diagnose_warns_of_it_where_no_other_check_of_the_predictions_does():
         assert ("missed" in found.names) == is_missed != bool({"constant", "linear"} & {*found.names})
 
 
-@pytest.mark.parametrize("what", ["weights", "counts", "columns"])
+@pytest.mark.parametrize("what", ["weights", "counts", "columns", "limits"])
 def test_nothing_is_said_of_other_targets(what):
     x, y = waves(60, 0)
-    model = bnn.BNN(
-        bnn.MLP(2, [], 2 if what == "columns" else 1), likelihood="poisson" if what == "counts" else "gaussian"
-    )
-    targets = {"weights": y, "counts": y.abs().round(), "columns": torch.stack([y, y], 1)}[what]
+    likelihood = {"counts": "poisson", "limits": bnn.likelihoods.CensoredGaussian(upper=1.0)}.get(what, "gaussian")
+    model = bnn.BNN(bnn.MLP(2, [], 2 if what == "columns" else 1), likelihood=likelihood)
+    columns, limited = torch.stack([y, y], 1), y.clamp_max(1.0)
+    targets = {"weights": y, "counts": y.abs().round(), "columns": columns, "limits": limited}[what]
     data = bnn.Data(x, targets, weights=torch.ones(60) if what == "weights" else None)
     fit = model.fit(data, guide="map", steps=1, progress=False)
     assert missed(judged(fit, data)) is None

@@ -97,6 +97,7 @@ def load_table(
     y = strata(found.values)
     labels = None if groups is None else numbered(table.frame[groups].iloc[table.rows], len(y), groups)
     together = _copies(table, target) if labels is None else torch.from_numpy(labels)
+    copies = len(y) - len({*zip(together.tolist(), found.values.tolist(), strict=True)}) if labels is None else 0
     test = test_share(y) if test is None else test
     last = len(y) if test_last is None else len(y) - max(1, round(test_last * len(y)))
     splits = () if test_last is None else ((np.arange(last), np.arange(last, len(y))),)
@@ -124,7 +125,7 @@ def load_table(
         checksum=sha256(path),
         reason=found.reason,
         encoder=encoder,
-        notes=(*table.notes, *encoder.notes),
+        notes=(*table.notes, *encoder.notes, *[f"{counted(copies, 'row')} given again: in one part"] * bool(copies)),
         described=table.described,
         doubts=(*doubts, *_constants(taught), *_gaps(taught, table)),
         groups=together,

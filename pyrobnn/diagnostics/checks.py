@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
@@ -21,14 +22,16 @@ from pyrobnn.diagnostics.chains import function_rhat
 from pyrobnn.diagnostics.continuation import continued_gain
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, ranking_test, tests_of
+from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, predictive_tests, ranking_test
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
+from pyrobnn.posterior.calibration import best_factor, with_factor
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.verdict import checks as cheap
 from pyrobnn.verdict.checks import Check, beside, rows_told
 from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
 from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.scores import Gain
 
 _TIMES_MORE = 4  # examples that halve an error
 _MOST_HELD_OUT = 0.5  # share above which holding out more is no remedy
@@ -37,12 +40,13 @@ _MOST_PROBES = 20  # training inputs at which chains are compared
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
 _LARGEST_ROUGH_RHAT, _LARGEST_ERROR = 1.1, 0.1
 """Of 60 fits to labels, those within these limits score within 0.006 nats of 8,000 draws, the others within 0.022."""
-_ERROR_RATIO_TO_MISS, _STANDARD_ERRORS_TO_MISS = 1.25, 3.0  # of the errors of a rival, and of the difference
+_LARGEST_ERROR_RATIO = 1.25
+_MISSED_NATS, _NOTED_NATS, _STANDARD_ERRORS_TO_MISS = 0.5, 0.1, 3.0  # below a Gaussian process
 _EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
 _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
-_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
-_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+_SQUARED_LENGTHS, _RELATIVE_NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the grid
 _NEGLIGIBLE_P = 1e-4
+_FEWEST_SIMULATIONS = 200
 _STATISTICS = ("spread", "coverage", "confidence", "bias", "noise", "surprise")
 _KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
 _FEWEST_ROWS, _FEWEST_GROUPS, _FEWEST_ROWS_OF_A_GROUP, _MOST_ROWS_OF_A_GROUP = 50, 5, 5, 200
@@ -109,50 +113,57 @@ def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
 
 
 def missed(evidence: Evidence) -> Finding | None:
-    """The errors are 1.25 times those of a Gaussian process, by three standard errors.
+    """The log score is 0.5 nats below that of a Gaussian process, or 0.1 for a note, by three standard errors.
 
-    On rows held out, or else on training rows, each left out of the process alone. Asked of a column of 20 real targets
-    or more, of up to 500 training rows whose inputs differ, where no baseline is better.
+    On rows held out, or else on training rows, left out of the process alone. The fit has the best factor for its
+    spread. Asked of one column of symmetric noise, where 20 to 500 rows have other inputs, and no baseline is better.
     """
-    x, y = evidence.train_sample.x[:_MOST_FOR_PROCESS], evidence.train_sample.y[:_MOST_FOR_PROCESS].double().cpu()
-    is_other = evidence.likelihood.noise is None or y.ndim > 1 or not isinstance(x, Tensor)
-    if is_other or evidence.train.weights is not None or evidence.has_lost:
+    x, y = evidence.train_sample.x[:_MOST_FOR_PROCESS], evidence.train_sample.y.double().cpu()
+    is_real = evidence.likelihood.noise is not None and evidence.likelihood.is_symmetric and y.ndim == 1
+    is_asked = is_real and isinstance(x, Tensor) and evidence.train.weights is None and evidence.can_judge
+    if not is_asked or evidence.has_lost:
         return None
     places = np.unique(same_inputs(x), return_index=True)[1]  # copies would tell each other's target
-    if len(places) < _FEWEST_FOR_PROCESS:
+    if len(places) < _FEWEST_FOR_PROCESS or len(y[places].unique()) < 2 or _is_exact(evidence):
         return None
-    predict, rival = gaussian_process(x[places], y[places])
-    own, rows = evidence.train_prediction.mean[places].double().cpu() - y[places], rows_told("training", len(places))
-    if evidence.held_out is not None and evidence.can_judge:
-        y, rows = evidence.judged.y.double().cpu(), rows_told("held out", len(evidence.judged))
-        own = evidence.prediction.mean.double().cpu() - y
-        rival = torch.stack([predict(each) for each in evidence.copies]).mean(0) - y
-    value, expected, apart = own.abs().mean().item(), rival.abs().mean().item(), own.abs() - rival.abs()
-    error = apart.std().item() / math.sqrt(len(apart))
-    is_far = value > _ERROR_RATIO_TO_MISS * expected and value - expected > _STANDARD_ERRORS_TO_MISS * error
-    if not is_far or _is_exact(evidence):
+    score, rival = gaussian_process(x[places], y[places])
+    if evidence.held_out is not None:
+        y = evidence.judged.y.double().cpu()
+        of_copies = torch.stack([score(each, y) for each in evidence.copies])
+        rival = of_copies.logsumexp(0) - math.log(len(of_copies))
+    factor = best_factor(evidence.prediction, evidence.judged.y, torch.ones(len(y)))
+    own = with_factor(evidence.prediction, factor).log_prob(evidence.judged.y).double().cpu()
+    gap = Gain.of(rival - (own[places] if evidence.held_out is None else own))
+    if gap.mean < max(_NOTED_NATS, _STANDARD_ERRORS_TO_MISS * gap.stderr):
         return None
-    return Finding("missed", "warning", value, expected, error, facts={"rows": rows})
+    facts: Facts = {"rows": rows_told("training" if evidence.held_out is None else "held out", gap.df + 1)}
+    return Finding("missed", "warning" if gap.mean >= _MISSED_NATS else "note", gap.mean, error=gap.stderr, facts=facts)
 
 
-def gaussian_process(x: X, y: Tensor) -> tuple[Callable[[X], Tensor], Tensor]:
-    """Return the mean of the best process of a grid, and its errors (N,) at rows left out (Rasmussen 2006, 5.12)."""
-    scaler, centre, found = Scaler.fit(flat_rows(x).cpu()), y.mean(), []
-    at = scaler.standard(flat_rows(x).cpu())
+def gaussian_process(x: X, y: Tensor) -> tuple[Callable[[X, Tensor], Tensor], Tensor]:
+    """Return the log scores of new rows under the best process of a grid, a function, and of its own (N,), left out."""
+    scaler, off, found = Scaler.fit(flat_rows(x).cpu()), y - y.mean(), []
 
-    def squared(new: Tensor) -> Tensor:
-        return torch.cdist(new, at, compute_mode="donot_use_mm_for_euclid_dist").square()
+    def squared(new: X) -> Tensor:
+        pair = [scaler.standard(flat_rows(each).cpu()) for each in (new, x)]
+        return torch.cdist(pair[0], pair[1], compute_mode="donot_use_mm_for_euclid_dist").square()
 
-    distances = squared(at)
-    usual = distances[distances > 0].median() if bool((distances > 0).any()) else 1.0
-    for width in (2 * length * usual for length in _SQUARED_LENGTHS):
+    distances = squared(x)
+    for width in (2 * length * distances[distances > 0].median() for length in _SQUARED_LENGTHS):
         values, vectors = torch.linalg.eigh((-distances / width).exp())
         for noise in _RELATIVE_NOISES:
-            inverse = vectors / (values.clamp_min(0) + noise)
-            weights = inverse @ (vectors.T @ (y - centre))
-            found.append((weights / (inverse * vectors).sum(1), weights, width))
-    errors, weights, width = min(found, key=lambda each: float(each[0].abs().mean()))
-    return lambda new: centre + (-squared(scaler.standard(flat_rows(new).cpu())) / width).exp() @ weights, errors
+            inverse = (vectors / (values.clamp_min(0) + noise)) @ vectors.T
+            variance, precision = off @ inverse @ off / len(off), inverse.diagonal()  # Rasmussen (2006), eq. 5.12
+            scores = Normal(inverse @ off / precision, (variance / precision).sqrt()).log_prob(torch.zeros(()))
+            found.append((scores, inverse, width, noise, variance))
+    scores, inverse, width, noise, variance = max(found, key=lambda each: float(each[0].mean()))
+
+    def score(new: X, targets: Tensor) -> Tensor:
+        near = (-squared(new) / width).exp()
+        spread = (variance * (1 + noise - (near @ inverse * near).sum(1))).sqrt()
+        return Normal(y.mean() + near @ inverse @ off, spread).log_prob(targets)
+
+    return score, scores
 
 
 def error(evidence: Evidence) -> Finding | None:
@@ -169,7 +180,7 @@ def error(evidence: Evidence) -> Finding | None:
     constant = evidence.train.y.double().mean(0).expand_as(y)
     means = (evidence.prediction.mean, line, constant)
     own, *others = [(each.double().cpu() - y).square().mean().item() for each in means]
-    if own <= _ERROR_RATIO_TO_MISS * min(others) or _is_exact(evidence):
+    if own <= _LARGEST_ERROR_RATIO * min(others) or _is_exact(evidence):
         return None
     rival = "a constant" if others[1] < others[0] else "a linear model"
     facts: Facts = {"rival": rival, "rows": rows_told(evidence.basis, len(y))}
@@ -326,38 +337,38 @@ def blocks(evidence: Evidence) -> Finding | None:
     at most half as many as by chance, and they are not in the same order or the reverse.
     """
     table = evidence.train if evidence.table is None else evidence.table
-    if table.groups is not None or not isinstance(table.x, Tensor) or len(table) < _FEWEST_ROWS:
-        return None
     named = evidence.columns or {name: [at] for at, name in enumerate(table.feature_names)}
-    if table.x.ndim != 2 or not 1 < len(named) <= _MOST_COLUMNS:
+    is_table = isinstance(table.x, Tensor) and table.x.ndim == 2 and 1 < len(named) <= _MOST_COLUMNS
+    if not is_table or table.groups is not None or len(table) < _FEWEST_ROWS:
         return None
-    x = table.x.double().cpu().numpy()
+    x, codes, in_time = flat_rows(table.x).cpu().numpy(), dict[str, np.ndarray](), None
     numbers = {_column_of(evidence, name) for name in leaks(evidence.train, evidence.columns)}
-    codes = {  # categories have several columns
-        name: np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)
-        for name, places in named.items()
-        if name not in numbers
-    }
-    in_time = None
-    for column, values in [*codes.items()]:
+    for column, places in named.items():
+        values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
         num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
-        if num <= len(table) / 2 and not _meet(evidence, named[column]):
-            del codes[column]
-        if len(changes) + 1 != num or num < _FEWEST_GROUPS or column not in codes:
+        repeats = num <= len(table) / 2
+        if column in numbers or (repeats and not _meet(evidence, places)):
             continue
-        if num <= len(table) / 2:
-            return Finding("blocks", "care", num, remedy=_whole_groups(column), facts={"columns": repr(column)})
-        if len(named[column]) == 1 and ((changes > 0).all() or (changes < 0).all()):
+        codes[column] = values
+        if len(changes) + 1 != num or num < _FEWEST_GROUPS:
+            continue
+        if repeats:
+            return _in_groups("blocks", "care", [column], num)
+        if len(places) == 1 and ((changes > 0).all() or (changes < 0).all()):
             parts = [part.x for part in (evidence.train, evidence.held_out) if part and isinstance(part.x, Tensor)]
-            ends = [part[:, named[column][0]].aminmax() for part in parts]
+            ends = [part[:, places[0]].aminmax() for part in parts]
             if max(low for low, _ in ends) < min(high for _, high in ends):  # else held-out rows are not between others
                 in_time = Finding("in time", "note", num, facts={"columns": repr(column)})
     found = together(codes)
     if not found:
         return in_time
     column = max(found, key=lambda name: (len(found[name]), codes[name].max(), len(named[name])))
-    columns = ", ".join(map(repr, [column, *found[column]]))
-    return Finding("shared", "note", remedy=_whole_groups(column), facts={"columns": columns})
+    return _in_groups("shared", "note", [column, *found[column]])
+
+
+def _in_groups(name: str, severity: Severity, columns: Sequence[str], num: int | None = None) -> Finding:
+    remedy = Remedy(f"hold out whole groups of {columns[0]!r}", (f"data.groups={columns[0]}",))
+    return Finding(name, severity, num, remedy=remedy, facts={"columns": ", ".join(map(repr, columns))})
 
 
 def _meet(evidence: Evidence, places: Sequence[int]) -> bool:
@@ -366,10 +377,6 @@ def _meet(evidence: Evidence, places: Sequence[int]) -> bool:
         return True
     both = [single(part.x, "A table")[:, list(places)] for part in (evidence.train, evidence.held_out)]
     return not set(map(tuple, both[0].tolist())).isdisjoint(map(tuple, both[1].tolist()))
-
-
-def _whole_groups(column: str) -> Remedy:
-    return Remedy(f"hold out whole groups of {column!r}", (f"data.groups={column}",))
 
 
 def together(codes: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
@@ -404,11 +411,14 @@ def khat(evidence: Evidence) -> Finding | None:
 
 
 def calibration(evidence: Evidence) -> list[Finding]:
-    """Held-out targets are compared with targets that the fit simulates, by Student's t."""
+    """Held-out targets are compared with 200 or more that the fit simulates, by Student's t."""
     if evidence.held_out is None or not evidence.can_judge or _is_exact(evidence):
         return []
-    tests = tests_of(evidence)
-    levels = dict.fromkeys(_STATISTICS, level_of(evidence)) | {"noise": 2 * THREE_ERRORS}
+    seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
+    num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
+    simulated = evidence.predict_judged(num_draws=num, seed=seed).sample(seed=seed)
+    tests = predictive_tests(evidence.prediction, evidence.judged.y, simulated, seed=evidence.seed)
+    levels = dict.fromkeys(_STATISTICS, level) | {"noise": 2 * THREE_ERRORS}
     return [tests[name].finding(name, level) for name, level in levels.items() if name in tests]
 
 

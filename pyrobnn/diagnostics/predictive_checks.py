@@ -21,7 +21,6 @@ from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Facts, Finding, lowered, templates
 
 _INSIDE = 0.95
-_FEWEST_SIMULATIONS = 200
 _SHUFFLED_ORDERS = 200
 PASSED = "nothing against"  # the key of the finding of a test that found nothing
 _P_OF_A_STATISTIC = 0.05  # below which a statistic is not called fine
@@ -57,14 +56,6 @@ def level_of(evidence: Evidence) -> float:
 def by_steps(evidence: Evidence) -> bool:
     """Return whether steps along the gradient of the ELBO led to the fit, in a loop of the caller's or here."""
     return bool(evidence.posterior.record.own_loop or len(evidence.posterior.history or ()))
-
-
-def tests_of(evidence: Evidence) -> dict[str, Deviation]:
-    """Return the tests of predictions for held-out data, by 200 targets or more that the fit simulates."""
-    seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
-    num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
-    simulated = evidence.predict_judged(num_draws=num, seed=seed).sample(seed=seed)
-    return predictive_tests(evidence.prediction, evidence.judged.y, simulated, seed=evidence.seed)
 
 
 def predictive_tests(prediction: Prediction, y: Any, simulated: Tensor, *, seed: int) -> dict[str, Deviation]:

@@ -149,7 +149,6 @@ def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
     import pandas as pd
     from scipy.stats import wilcoxon
 
-    num_simulations = len(next(iter(shares.values())))
     named = {"mu": ["probe", "target"], "probs": ["probe", "class"]}
     dims = {name: named[name][: values.ndim - 1] for name, values in shares.items() if name in named}
     tree = az.from_dict({"prior_sbc": shares}, dims=dims, sample_dims=["simulation"])
@@ -164,4 +163,4 @@ def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
                 "symmetric": float(wilcoxon(cell - 0.5).pvalue),
                 "uniform": float(uniform[name].values[place]),
             }
-    return VsbcReport(tree, pd.DataFrame.from_dict(rows, orient="index"), num_simulations, num_draws)
+    return VsbcReport(tree, pd.DataFrame.from_dict(rows, orient="index"), len(next(iter(shares.values()))), num_draws)
