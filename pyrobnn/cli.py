@@ -109,7 +109,8 @@ def _broken(line: str) -> str:
     text, mark, command = line.partition(": pyrobnn ")
     if len(line) <= 100 or "  " in line:  # of a table
         return line
-    return f"{text}:\n  pyrobnn {command}" if mark else textwrap.fill(line, 100, break_long_words=False)
+    kept = textwrap.fill(line.replace(" %", "\xa0%"), 100, break_long_words=False).replace("\xa0", " ")
+    return f"{text}:\n  pyrobnn {command}" if mark else kept
 
 
 @app.callback(invoke_without_command=True)

@@ -81,7 +81,7 @@ def test_each_help_ends_with_examples_that_commands_take(path):
 def test_fit_writes_a_run_folder_and_predict_reads_it(here):
     done = invoke("fit", "spec.toml", "--set", "fit.seed=3", "--set", "guide.type=map")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("sinusoid: 232 rows. A regression of 'y' on 1 input. 200 are held out.")
+    assert done.output.startswith("sinusoid: 232 rows. A regression of 'y' on 1 input. 200 held out.")
     assert re.search(r"^typical error \(RMSE\) ↓ +\d.* ± ", done.output, re.MULTILINE)
     assert done.output.endswith("Folder: runs/spec, with report.html and held_out.csv\n")
     assert 'type = "map"' in (here / "runs/spec/spec.toml").read_text()
@@ -128,7 +128,7 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     done = invoke("fit", "t.csv", "--target", "y", *quick)
     assert done.exit_code == 0, done.output
     first, *_ = done.stdout.splitlines()
-    assert first.startswith("t.csv: 100 rows. A regression of 'y' (real numbers) on numbers: a, b. 20 are held out.")
+    assert first.startswith("t.csv: 100 rows. A regression of 'y' (real numbers) on numbers: a, b. 20 held out.")
     told = "Do not trust it yet: "
     assert told in done.stdout
     step = "Next: train longer: pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n"

@@ -240,7 +240,7 @@ def test_a_run_scores_and_predicts_rows_with_gaps_as_estimators_do(tmp_path, mis
     said = []
     spec.prepare(said.append)
     rows = load_table(tmp_path / "t.csv", "y", missing=missing).rows(0)[0]
-    assert f" {180 - len(rows)} are held out." in said[0]
+    assert f" {180 - len(rows)} held out." in said[0]
     result = run(spec, tmp_path / "run", progress=False)
     data = load_table(tmp_path / "t.csv", "y", missing=missing)
     train, test = data.split(0)

@@ -94,7 +94,9 @@ def test_defaults(tmp_path):
     assert (len(prepared.train), len(prepared.test)) == (398, 44)
 
 
-@pytest.mark.parametrize(("changes", "is_open"), [({}, True), ({"fit": {"steps": 9}}, False)])
+@pytest.mark.parametrize(
+    ("changes", "is_open"), [({}, True), ({"fit": {"steps": 9}}, False), ({"guide": {"type": "map"}}, False)]
+)
 def test_a_fit_without_a_number_of_steps_is_announced(changes, is_open):
     told = []
     RunSpec.from_dict({"data": {"name": "sinusoid"}, "guide": {"type": "low_rank"}} | changes).prepare(told.append)

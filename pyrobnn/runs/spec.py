@@ -15,6 +15,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
+from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import Ensemble, parts
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
@@ -162,8 +163,10 @@ class RunSpec:
         try:
             facts = parts.Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
             choice = choose(facts)
-            settings = to_dict(choice.candidates[0].method)
-            if "guide" in settings and settings.keys().isdisjoint(("steps", "epochs")):
+            method = choice.candidates[0].method
+            guide, settings = guide_of(method), to_dict(method.offer().inner or method)
+            leaves_length = {"steps", "epochs"}.isdisjoint(settings)
+            if guide is not None and not as_guide(guide).seeks_mode and leaves_length:
                 tell(f"{advised('fitting until it has converged, or for some steps', 'fit.steps=5000')} ...")
             elif not progress:
                 tell("fitting ...")
@@ -228,13 +231,10 @@ class Prepared:
 
 def _as_read(dataset: Dataset, held_out: int) -> str:
     """Return a line on the data: their rows, the task and its reason, and the columns by their kind."""
-    data, encoder = dataset.data, dataset.encoder
-    reason = f" ({dataset.reason})" if dataset.reason else ""
+    data, source = dataset.data, dataset.name if dataset.encoder is None else dataset.source
+    task = f"A {dataset.task} of {data.target_name!r}{f' ({dataset.reason})' if dataset.reason else ''}"
     inputs = dataset.described or counted(data.num_inputs, "input")
-    return (
-        f"{dataset.name if encoder is None else dataset.source}: {counted(len(data), 'row')}. A {dataset.task} of "
-        f"{data.target_name!r}{reason} on {inputs}. {held_out} are held out."
-    )
+    return f"{source}: {counted(len(data), 'row')}. {task} on {inputs}. {held_out} held out."
 
 
 def _read(name: str, table: Any) -> Any:
