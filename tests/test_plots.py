@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -248,6 +249,8 @@ REFUSED = {
     "same number of rows": lambda posterior, data: plots.predictive_check(NORMAL, torch.zeros(5)),
     "`reliability` needs classes": lambda posterior, data: plots.reliability(NORMAL, torch.zeros(3)),
     "a single measure, got by='all'": lambda posterior, data: plots.ood(NORMAL, NORMAL, by="all"),
+    "got BNN: pass the result of `bnn.fit`": lambda posterior, data: plots.fit_1d(posterior.bnn, data),
+    "got BNNRegressor: .* estimator its `.posterior_`": lambda _, data: plots.effects(bnn.BNNRegressor(), data),
     "posteriors by name, got none": lambda posterior, data: plots.compare_guides({}, data),
     "`compare_guides` draws one input": lambda posterior, data: plots.compare_guides(
         {"a": posterior}, (SMALL[0], [0] * 4)
@@ -437,6 +440,28 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
         assert day == pytest.approx(together[:, 0].mean(), abs=1e-4)
         in_turn = together[np.arange(100) % len(together)]
         assert drawn == pytest.approx(means_by_draw(posterior, data, [2, 3, 4], in_turn.mean(0)).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("ends", [(2000, 2010), (2019, 2021), (0.02, 0.98), (1200, 9800), (1e5, 9e5)])
+def test_numbers_below_a_panel_stand_apart_in_a_picture_four_inches_wide(ends):
+    x = np.linspace(*ends, 121).round(2)[:, None]
+    pair = bnn.Data(np.hstack([x, x[::-1]]), x[:, 0], standardize=True)
+    fits = [bnn.BNN(bnn.MLP(num, [], 1)).fit(pair.x[:, :num], pair.y, guide="map", steps=2, **FIT) for num in (1, 2)]
+    figures = plots.fit_1d(fits[0], (x, x[:, 0])), plots.effects(fits[1], pair), plots.decision_surface(fits[1], pair)
+    for figure, width in zip(figures, (4, 4, 12), strict=True):
+        figure.set_size_inches(width, 4)
+        figure.canvas.draw()
+        for axis in figure.axes:
+            low, high = axis.get_xlim()
+            shown = [one.get_window_extent() for one in axis.get_xticklabels() if low <= one.get_position()[0] <= high]
+            gaps = [right.x0 - left.x1 for left, right in pairwise(shown)]
+            assert min(gaps, default=9) >= 5 * figure.dpi / 72  # points
+
+
+def test_shares_of_a_frequent_class_end_at_one():
+    often = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.95, 0.05]).expand(40, 60, 2)))
+    ticks = plots.predictive_check(often, [0] * 60).axes[0].get_yticks()
+    assert ticks.max() == 1
 
 
 def moments(curve):

@@ -303,13 +303,14 @@ def titles(html):
 def test_tables_show_the_importance_of_their_columns(drawn):
     """Columns of one category stand together; no picture for one column, few rows or a wide table."""
     x = torch.linspace(-1, 1, 24)[:, None]
-    table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"])
+    table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"], target_name="price")
     posterior = fitted(table, bnn.likelihoods.Gaussian(scale=0.5))
     columns = {"size": [0], "kind": [1, 2]}
     seen, folded = sections(report(posterior, table, columns=columns))
     first = ["Which columns matter", "How the prediction changes"]
     assert titles(seen) == ["Predictions", "Calibration", *first, "Simulated data", "Training"]
     assert not titles(folded)
+    assert drawn[3].get_supylabel() == "mean of price"
     names = [label.get_text() for label in drawn[2].axes[0].get_yticklabels()]
     expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
     assert names == list(expected.index)

@@ -18,13 +18,11 @@ from pyrobnn.plots._colors import GREY, INK
 
 Layout = Literal["row", "column"]
 
-PANEL = (4.8, 3.3)
-"""Width and height of a panel in inches."""
-SQUARE = (4.0, 3.9)
-"""The same for a panel whose axes share a scale."""
-TALL = (4.0, 4.7)
-"""The same with room for two lines of a legend below."""
+PANEL = (4.8, 3.3)  # width and height of a panel in inches
+SQUARE = (4.0, 3.9)  # of one whose axes share a scale
+TALL = (4.0, 4.7)  # with room for two lines of a legend below
 _POWERS_OF_TEN = (-4, 5)  # between which ticks are written out
+_TICKS = {"nbins": 5, "steps": [1, 2, 5, 10]}  # few, and round: 2010 and 2020 fit below a panel, 2012.5 does not
 _PANEL_GAP = 0.08  # inches of room above and below each of several panels
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42  # that the ticks and the label of an axis reach
@@ -114,6 +112,7 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
         axis.xaxis.set_major_formatter(_Numbers())
         axis.yaxis.set_major_formatter(_Numbers())
         axis.ticklabel_format(scilimits=_POWERS_OF_TEN)
+        axis.locator_params(**_TICKS)
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]

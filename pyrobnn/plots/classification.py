@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from pyrobnn import metrics
@@ -20,10 +19,8 @@ from pyrobnn.posterior.prediction import Prediction
 _MOST_NAMED_CLASSES = 20
 _MOST_CLASSES_WITH_COUNTS = 12
 _MOST_CLASSES_WITH_SHARES = 5
-_FOOT_SHARE = 0.1
-"""Share of the height that the counts at the foot take."""
-_LETTERS_UNDER_A_SQUARE = 24
-"""Letters that fit beside each other under a square panel."""
+_FOOT_SHARE = 0.1  # of the height, for the counts at the foot
+_LETTERS_UNDER_A_SQUARE = 24  # that fit beside each other
 
 
 def reliability(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "class") -> Figure:
@@ -148,7 +145,7 @@ def draw_confidence(axis: Axes, prediction: Prediction, y: ArrayLike, target: st
     colors, hatches = [LIGHT_BLUE, ORANGE], ["", "////"]
     axis.hist(parts, bins=list(bins), stacked=True, color=colors, hatch=hatches, edgecolor="white", label=labels)
     axis.set(xlabel=f"confidence in the predicted {plain(target)}", ylabel="examples", xlim=(left, 1.0))
-    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axis.locator_params(axis="y", integer=True)
     title(axis, "Distribution of confidence")
     legend_below(axis)
 

@@ -9,14 +9,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
+from pyrobnn.plots._given import examples
 from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, named_ticks, one_panel, plain, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _CURVE_POINTS = 15
 _MOST_DOTS = 10
-_LETTERS_UNDER_A_PANEL = 18
+_LETTERS_UNDER_A_PANEL, _TOO_MANY_TICKS = 18, 4
 _MOST_EXAMPLES = 100
 _MOST_COLUMNS = 6
 _MOST_BARS = 15
@@ -37,8 +36,7 @@ _FRAME_INCHES = 1.4
 _ROW_INCHES = 0.28
 _PANELS_ACROSS = 2
 _PANEL_INCHES = (2.9, 2.3)
-_CURVE_QUANTILES = (0.02, 0.98)
-"""Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
+_CURVE_QUANTILES = (0.02, 0.98)  # of the examples or of their different values: outside of them are few
 _VISIBLE_SHARE = 0.06  # of the range of all curves, from which on a band is wider than its line
 _DATE_LABEL_PAD = 13.0  # points between the labels of dates and the name of their axis, for the year or month
 _FREE_SHARE_ABOVE, _FREE_SHARE_BEFORE_MISSING = 0.05, 0.08
@@ -80,20 +78,20 @@ def effects(
         >>> [axis.get_xlabel() for axis in bnn.plots.effects(posterior, data).axes]
         ['size', 'noise']
     """
-    data = in_memory(data, collect=True, weighted=True)
+    data = examples([posterior], data)
     x = single(data.x, "An effect")
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")
     has_numbers = ~x.isnan().any(1)
     x = x[has_numbers] if has_numbers.any() else x.nan_to_num()
-    examples = x[np.linspace(0, len(x) - 1, min(_MOST_EXAMPLES, len(x))).round().astype(int)]
+    shown = x[np.linspace(0, len(x) - 1, min(_MOST_EXAMPLES, len(x))).round().astype(int)]
     layout = layout or [Input(name, name, name) for name in data.feature_names]
     named = groups or {one.name: [place] for place, one in enumerate(layout)}
     columns = {name: list(places) for name, places in [*named.items()][:_MOST_COLUMNS]}
     curves = []
     for places in columns.values():
         levels = _levels(x[:, places], [layout[place] for place in places])
-        prediction = posterior.predict(_changed(examples, places, levels), num_draws=num_draws)
+        prediction = posterior.predict(_changed(shown, places, levels), num_draws=num_draws)
         curves.append(_Curve.of(prediction, levels, data, class_names))
     figure = _figure(columns, curves, layout)
     if len(columns) < len(named):
@@ -115,7 +113,7 @@ def _figure(
         _draw(axis, curve, first_day=start)
         is_part = len(curve.levels.places) > _MOST_DOTS and start is None
         axis.set_xlabel(plain(layout[places[0]].name if is_part else name))
-        axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axis.locator_params(axis="y", nbins=4)
         axis.set_ylim(low - margin, high + margin)
         axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
     figure.supylabel(curves[-1].label, fontsize=10)
@@ -224,11 +222,12 @@ def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
         return
     if first_day is None:
         ends = [float(places.min()), float(places.max())] if num else [0.0, 1.0]
-        near = MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())).tick_values(*ends)
+        axis.locator_params(axis="x", nbins=2, integer=bool(not is_curve and (places % 1 == 0).all()))
+        near = axis.xaxis.get_major_locator().tick_values(*ends)
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
-        axis.set_xticks(within if len(within) > 1 else ends)
+        axis.set_xticks(within[:: 1 + len(within) // _TOO_MANY_TICKS] if len(within) > 1 else ends)
     else:
-        locator = AutoDateLocator(minticks=2, maxticks=5)
+        locator = AutoDateLocator(minticks=2, maxticks=4)
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
         axis.xaxis.labelpad = _DATE_LABEL_PAD
     if len(mean) > num:

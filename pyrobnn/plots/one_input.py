@@ -13,8 +13,8 @@ from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
+from pyrobnn.plots._given import examples
 from pyrobnn.plots._style import as_array, band, first_column, grid, legend, one_panel, plain, title
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior.mixture import Mixture
@@ -22,12 +22,9 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
 _GRID_POINTS = 300
-_SHARE_BEYOND_DATA = 0.25
-"""How far curves go on beyond the data, as a share of their range: farther out, bands are all that can be seen."""
-_SHARE_BEYOND_TARGETS = 1.5
-"""How far bands are shown above and below the targets, as a share of the range of these."""
-_MOST_FULL_SIZE_POINTS = 60
-"""Data points that are drawn in full size; more are smaller, and leave the bands visible."""
+_SHARE_BEYOND_DATA = 0.25  # of their range, by which curves go on: farther out, all that can be seen are bands
+_SHARE_BEYOND_TARGETS = 1.5  # the same for bands above and below the targets
+_MOST_FULL_SIZE_POINTS = 60  # more are smaller, and leave the bands visible
 
 
 def fit_1d(
@@ -62,7 +59,7 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
-    train = in_memory(train, collect=True, weighted=True)
+    train = examples([posterior], train)
     inputs = _grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or inputs.ndim != 2 or inputs.shape[1] != 1:
         raise InputError(
@@ -75,7 +72,6 @@ def fit_1d(
     figure, axis = one_panel(ax)
     curve = None if truth is None else as_array(truth(inputs)).reshape(-1)
     _draw(axis, inputs, prediction, train, truth=curve)
-    axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(*_limits(axis.get_ylim(), first_column(train.y), first_column(prediction.mean)))
     legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
@@ -102,7 +98,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, 
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
-    data = in_memory(data, collect=True, weighted=True)
+    data = examples(posteriors.values(), data)
     if not is_number(data.x):
         raise InputError(
             f"`compare_guides` draws one input, got x of shape {shape_of(data.x)}: for more compare their scores, by "

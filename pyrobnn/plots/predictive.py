@@ -18,10 +18,8 @@ _CURVE_POINTS = 300
 _MOST_BINS = 4000
 _BAND_QUANTILES = (0.025, 0.975)
 _SHOWN_SHARE = 0.95
-_LETTERS_UNDER_A_PANEL = 28
-"""Letters that fit beside each other under a panel."""
-_LEAST_SHARE_OF_SPREAD = 0.1
-"""Share of the largest spread of curves that counts where they hardly differ."""
+_LETTERS_UNDER_A_PANEL = 28  # that fit beside each other
+_LEAST_SHARE_OF_SPREAD = 0.1  # of the largest, which counts where curves hardly differ
 
 
 def predictive_check(
@@ -152,7 +150,8 @@ def _frequencies(
     axis.set_xlim(-0.6, len(classes) - 0.4)
     shown = classes[:: max(1, len(classes) // 10)]
     named_ticks(axis, shown, [plain(str(class_names[label])) for label in shown], _LETTERS_UNDER_A_PANEL)
-    axis.set_ylim(0, 1.35 * axis.get_ylim()[1])
+    axis.set_ylim(0, 1.35 * axis.get_ylim()[1])  # with room for the legend
+    axis.set_yticks([tick for tick in axis.get_yticks() if tick <= min(1, axis.get_ylim()[1])])
     title(axis, "Observed and simulated frequencies")
     legend(axis, loc="upper left", ncols=2, columnspacing=1.2)
     return figure

@@ -17,10 +17,8 @@ from pyrobnn.posterior.prediction import Prediction
 _MOST_POINTS = 200
 _SIMULATED_LINES = 4000
 _AXIS_MARGIN = 0.03
-_MOST_SHARE_BEYOND = 0.5
-"""How far intervals stretch the scales beyond the targets and their predictions, as a share of their range."""
-LEVELS = np.arange(1, 20) / 20
-"""Nominal levels of the intervals whose coverage is shown."""
+_MOST_SHARE_BEYOND = 0.5  # of the range of targets and predictions, by which intervals stretch it
+LEVELS = np.arange(1, 20) / 20  # of the intervals whose coverage is shown
 
 
 def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "y") -> Figure:
@@ -82,7 +80,6 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: ArrayLike, target: str
     axis.set(xlabel=f"observed {plain(target)}", ylabel=f"predicted {plain(target)}", xlim=ends, ylim=ends)
     axis.set_box_aspect(1)
     axis.set_anchor("N")
-    axis.locator_params(nbins=6)
     title(axis, f"95 % predictive intervals{part}")
     legend_below(axis, ncols=1, handles=handles, labels=labels)  # two columns would be wider than the panel
 

@@ -3,7 +3,6 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
@@ -58,7 +57,7 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
     for axis, num in zip(axes, hidden, strict=False):
         axis.set_xlabel(f"step ({num} early steps lie below the picture)" if num else "step")
         axis.set_xlim(0, max(len(given), 2))
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axis.locator_params(axis="x", integer=True)
     return figure
 
 

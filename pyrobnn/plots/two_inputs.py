@@ -15,8 +15,8 @@ from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import Inputs, shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
+from pyrobnn.plots._given import class_name, examples
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -29,8 +29,7 @@ _MOST_MARKED = 6
 _MARK_COLORS = (ORANGE, "white", INK)
 _HALO: list[AbstractPathEffect] = [withStroke(linewidth=3.0, foreground="white")]
 
-Surface = tuple[str, np.ndarray, float, float]
-"""A heading, values at the points of the plane, and the ends of their scale."""
+Surface = tuple[str, np.ndarray, float, float]  # a heading, values at the points, and the ends of their scale
 
 
 def decision_surface(
@@ -59,7 +58,7 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
-    data = in_memory(data, collect=True, weighted=True)
+    data = examples([posterior], data)
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "
@@ -100,7 +99,7 @@ class Plane:
             mesh = np.meshgrid(*(as_array(x[:, column].unique()) for column in range(2)))
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         if prediction.is_classification:
-            surfaces = _of_classes(prediction, _name(1, class_names))
+            surfaces = _of_classes(prediction, class_name(1, class_names, "class "))
             return cls(data, mesh, surfaces, _probs(prediction), class_names)
         return cls(data, mesh, _of_numbers(prediction, plain(data.target_name)), None)
 
@@ -131,13 +130,8 @@ class Plane:
             return
         for label in labels:
             face, marker = _MARK_COLORS[label % len(_MARK_COLORS)], MARKERS[label % len(MARKERS)]
-            edge, name = "white" if face == INK else INK, _name(int(label), self.class_names)
+            edge, name = "white" if face == INK else INK, class_name(int(label), self.class_names, "class ")
             axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=name)
-
-
-def _name(label: int, class_names: Sequence[str]) -> str:
-    """Return the name of a class, short enough for a heading."""
-    return plain(class_names[label]) if label < len(class_names) else f"class {label}"
 
 
 def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:

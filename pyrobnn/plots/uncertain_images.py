@@ -11,14 +11,13 @@ from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, ORANGE
-from pyrobnn.plots._style import as_array, first_column, grid, plain
+from pyrobnn.plots._given import class_name
+from pyrobnn.plots._style import as_array, first_column, grid
 from pyrobnn.posterior.prediction import Prediction
 
 _IMAGES_ACROSS = 4
 _PANEL_INCHES = (1.5, 2.05)
-_FEW_PIXELS = 16
-"""Sides of images below this are smoothed: single pixels hide what they show."""
-
+_FEW_PIXELS = 16  # on a side, below which images are smoothed: single pixels hide what they show
 
 _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
     "entropy": ("entropy", lambda prediction: as_array(prediction.entropy)),
@@ -74,7 +73,7 @@ def images(
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(labels is not None and bool(labels[row] != predicted[row]))
         axis.spines[:].set(color=ORANGE, linewidth=3)
-        named = [_name(int(codes[row]), class_names) for codes in (labels, predicted) if codes is not None]
+        named = [class_name(int(codes[row]), class_names, "") for codes in (labels, predicted) if codes is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
     heading = "prediction" if labels is None else "label → prediction, framed if wrong"
     unit = f"; {short} in nats" if by in ("entropy", "mutual_information") else ""
@@ -101,7 +100,3 @@ def _pixels(x: Any, num: int) -> np.ndarray:
         f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square images, got shape {tuple(values.shape)}: "
         "reshape it."
     )
-
-
-def _name(label: int, class_names: Sequence[str]) -> str:
-    return plain(class_names[label]) if label < len(class_names) else str(label)

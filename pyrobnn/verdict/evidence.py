@@ -125,9 +125,7 @@ class Evidence:
     @functools.cached_property
     def judged(self) -> Data:
         """The rows by which predictions are judged: held out, or else of training."""
-        if self.held_out is None:
-            return self.train_sample
-        return Data(self.held_out.x[self.judged_rows], self.held_out.y[self.judged_rows])
+        return self.train_sample if self.held_out is None else self.held_out[self.judged_rows]
 
     @functools.cached_property
     def prediction(self) -> Prediction:
