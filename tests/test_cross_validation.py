@@ -183,8 +183,10 @@ def test_leave_one_out_refuses_points_and_few_draws():
     model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
     with pytest.raises(bnn.InputError, match="the draws of a point mass such as Map are all equal"):
         bnn.loo(quick(model, bnn.SVI(guide="map", steps=2), TRAIN), TRAIN)
-    with pytest.raises(bnn.InputError, match="at least 100 for importance sampling, got 99"):
+    with pytest.raises(bnn.InputError, match="`num_draws` must give 100 different draws, got 99: draw"):
         bnn.loo(fitted(TRAIN), TRAIN, num_draws=99)
+    with pytest.raises(bnn.InputError, match="different draws, got 2: draw"):
+        bnn.loo(stored(torch.randn(1, 2, 3).repeat_interleave(100, 1), "nuts"), DATA)
 
 
 def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():

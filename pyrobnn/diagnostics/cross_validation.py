@@ -235,13 +235,13 @@ def loo(
         raise InputError(
             "Leaving one out reweights draws, and the draws of a point mass such as Map are all equal: use `kfold`."
         )
-    if (size := stats["lp"].size) < _FEWEST_DRAWS_FOR_LOO:
-        raise InputError(f"`num_draws` must be at least {_FEWEST_DRAWS_FOR_LOO} for importance sampling, got {size}.")
+    if (num := np.unique(stats["lp"]).size) < _FEWEST_DRAWS_FOR_LOO:  # chains repeat a draw where they do not move
+        raise InputError(f"`num_draws` must give {_FEWEST_DRAWS_FOR_LOO} different draws, got {num}: draw more.")
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
         efficiency, log_p = 1.0, tree["log_likelihood"]["y"]
         if has_chains:  # of the likelihood, which mirror images share
             shared = np.exp(log_p - log_p.max(("chain", "draw"))).astype(float)
-            efficiency = float(az.ess(shared, method="mean").mean()) / size
+            efficiency = float(az.ess(shared, method="mean").mean()) / stats["lp"].size
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
     is_exact = all(tables and tables[0]["type"] in ("nuts", "hmc") for tables in methods)
