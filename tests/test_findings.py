@@ -79,6 +79,9 @@ def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
     for name in {name for template in templates().values() for name in template.tries}:
         found = first(evidence, (name,))
         assert found is None or found.said("python") != found.said("command") or not found.settings
+    held_out = first(evidence, ("hold_out",))
+    assert held_out is not None
+    assert held_out.said("estimator") == "hold rows out, `train_test_split(X, y, test_size=0.25)`"
 
 
 @pytest.mark.parametrize(
