@@ -153,14 +153,12 @@ def predict_copies(
 ) -> Prediction:
     """Predict for rows (N, features), with NaN where they lack a value: each copy of these rows has some of the draws.
 
-    The draws are at least one for each copy and each member of a mixture. The imputer is None if rows lack nothing.
+    Each copy has as many draws of each member of a mixture, at least one. The imputer is None if rows lack nothing.
     """
     if imputer is None or not imputer.lacking(x).any():
         return posterior.predict(x, num_draws=num_draws, seed=seed)
-    draws, root = (
-        max(math.ceil(num_draws / TO_PREDICT), len(posterior.members)),
-        posterior.seed if seed is None else seed,
-    )
+    members, root = len(posterior.members), posterior.seed if seed is None else seed
+    draws = math.ceil(num_draws / (TO_PREDICT * members)) * members
 
     def predict(rows: np.ndarray, count: int, number: int) -> Prediction:
         return posterior.predict(rows, num_draws=count, seed=derive(root, f"copy {number}"))
