@@ -99,7 +99,7 @@ def _terminate(*_: Any) -> None:
 
 def _say(text: str, kind: str = "", *, err: bool = False) -> None:
     """Print text in lines of at most 100 columns, after its kind in a colour."""
-    said = "\n".join(map(_broken, printable(f"{kind}: {text}" if kind else text).splitlines()))
+    said = "\n".join(map(_broken, printable(f"{kind}: {text}" if kind else text).split("\n")))
     if said:
         start = typer.style(kind, fg=_MARKED[kind], bold=kind == "warning") if kind else ""
         typer.echo(start + said.removeprefix(kind), err=err)
