@@ -443,7 +443,7 @@ def test_few_examples_are_called_few_and_a_rate_is_a_probability():
 
 @pytest.mark.slow
 def test_many_members_are_simulated_too(monkeypatch):
-    monkeypatch.setattr("pyrobnn.diagnostics.predictive_checks._FEWEST_SIMULATIONS", 1)
+    monkeypatch.setattr("pyrobnn.diagnostics.checks._FEWEST_SIMULATIONS", 1)
     model, train, test = linear_problem(0)
     mixture = bnn.Mixture([exact_posterior(model, train)] * 30)
     assert bnn.diagnose(mixture, train, test, num_draws=30, false_alarm_rate=0.5).findings

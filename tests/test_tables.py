@@ -625,7 +625,9 @@ def test_the_same_rows_are_held_out_whichever_columns_are_used(tmp_path, split):
     whole = pd.concat([half, half], ignore_index=True).assign(name=[f"n{i}" for i in range(120)])
     whole.to_csv(tmp_path / "t.csv", index=False)
     settings = [{"id": "name"}, {"drop": ["name"]}, {"drop": ["name", "a"]}, {"drop": ["name", "b", "a"]}]
-    parts = [load_table(tmp_path / "t.csv", "y", split=split, test=0.3, **each).split(split) for each in settings]
+    tables = [load_table(tmp_path / "t.csv", "y", split=split, test=0.3, **each) for each in settings]
+    assert all("60 rows given again: in one part" in table.notes for table in tables)
+    parts = [table.split(split) for table in tables]
     for train, test in parts:
         assert (len(train), len(test)) == (84, 36)
         assert torch.equal(test.y, parts[0][1].y)
