@@ -37,7 +37,7 @@ class Deviation(NamedTuple):
     def finding(self, name: str, level: float) -> Finding:
         """Return a warning below a level, a note of a weak sign, or nothing against the fit."""
         key = f"{name} {'low' if self.value <= self.expected else 'high'}"
-        facts: Facts = {"name": name, "measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
+        facts: Facts = {"measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
         if self.p < level:
             return Finding(name, "warning", *self, facts=facts, key=key)
         is_weak = self.p < _P_OF_A_STATISTIC

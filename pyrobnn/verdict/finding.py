@@ -81,11 +81,11 @@ class Finding:
     @property
     def template(self) -> Template:
         """What is said of it."""
-        key = self.key or self.name
-        return templates().get(f"{key} {self.severity}") or templates()[key]
+        return templates().get(f"{self.key or self.name} {self.severity}") or templates()[self.key or self.name]
 
     def _filled(self, text: str) -> str:
-        return text.format(value=self.value, expected=self.expected, error=self.error, **self.facts)
+        numbers = {"value": self.value, "expected": self.expected, "error": self.error}
+        return text.format_map({"name": self.name, **numbers, **self.facts})
 
     @property
     def lead(self) -> str:
