@@ -67,7 +67,8 @@ class Imputer:
             scores = filled[..., at]
             scores[..., -1] = 1 - scores[..., :-1].sum(-1)
             filled[..., at] = np.eye(len(at))[scores.argmax(-1)]
-        return np.where(lacks, filled, x)
+        filled[:, ~lacks] = x[~lacks]
+        return filled
 
 
 def _fitted(known: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
