@@ -17,6 +17,7 @@ from pyrobnn import InputError, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.training.captured import Captured
 from pyrobnn.testing import checks
 from pyrobnn.testing.checks import make_data
@@ -49,7 +50,14 @@ def normal(value, scale, loc=0.0):
     return stats.norm(loc, scale).logpdf(value).sum()
 
 
+MIXTURE = dist.MixtureSameFamily(
+    dist.Categorical(torch.tensor([0.25, 0.75], dtype=F64)),
+    dist.Normal(torch.tensor([-1.0, 1.0], dtype=F64), torch.tensor([0.5, 0.1], dtype=F64)),
+)
+IN_SCIPY = stats.Mixture([stats.Normal(mu=-1, sigma=0.5), stats.Normal(mu=1, sigma=0.1)], weights=[0.25, 0.75])
 INDEPENDENT = {
+    "mixture": (MIXTURE, lambda fan_in: IN_SCIPY),
+    "mixtures by name": ({"*.bias": MIXTURE, "*": MIXTURE}, lambda fan_in: IN_SCIPY),
     "student": (priors.StudentT(3.5, 0.7), lambda fan_in: stats.t(3.5, scale=0.7)),
     "student by fan-in": (priors.StudentT(4.0, "fan_in"), lambda fan_in: stats.t(4.0, scale=fan_in**-0.5)),
     "laplace": (priors.Laplace(0.4), lambda fan_in: stats.laplace(scale=0.4)),
@@ -248,9 +256,7 @@ def scaled_normal(name, value):
 GIVEN = {
     "a distribution": dist.Normal(0.5, 2.0),
     "a transformed one": dist.LogNormal(torch.tensor(0.5), torch.tensor(2.0)),
-    "a mixture": dist.MixtureSameFamily(
-        dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-1.0, 1.0]), torch.tensor([0.3, 0.4]))
-    ),
+    "a mixture": MIXTURE,
     "a function": scaled_normal,
     "a function without tensors": lambda name, value: dist.Laplace(0.0, 1.0),
 }
@@ -265,6 +271,13 @@ def test_given_distributions_take_the_precision_of_the_network(given, dtype):
         assert (law.batch_shape, law.event_shape) == ((), value.shape)
         assert law.sample().dtype == dtype
         assert law.log_prob(law.sample()).dtype == dtype
+
+
+@pytest.mark.parametrize("method", [bnn.SVI("AutoDelta", steps=2), bnn.HMC(0.01, 0.1, num_draws=2, warmup=2)])
+def test_a_mixture_is_inferred_on_the_whole_real_line(method):
+    posterior = bnn.fit(model(MIXTURE), (X, Y), method, seed=0, progress=False)
+    assert latent_sites(posterior.bnn, X, Y)[0].transform is None
+    assert posterior.draw(2)["0.weight"].shape == (2, 4, 3)
 
 
 def test_given_distributions_can_be_captured():

@@ -9,12 +9,20 @@ from pyro import distributions, infer, poutine
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
+from torch.distributions import biject_to, constraints, transform_to
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import no_inference_mode, plain_tensors
 
 _CHECKED: tuple[Any, ...] = (distributions, infer, poutine)
 """Parts of Pyro that check arguments, each with a separate switch."""
+
+
+@biject_to.register(constraints.MixtureSameFamilyConstraint)
+@transform_to.register(constraints.MixtureSameFamilyConstraint)
+def _to_mixture(constraint: Any) -> Any:
+    """Return the map from all reals to the support of a mixture, that of its components, which torch does not have."""
+    return biject_to(constraint.base_constraint)
 
 
 @contextmanager
