@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from helpers import Net, refused
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroModule
 from torch import nn
@@ -193,6 +194,9 @@ CASES = {
         "'prior' has a name that BNN needs itself",
     ),
     # fit
+    "loss by name": (lambda: bnn.SVI(loss="renyi"), "`loss` must be an ELBO of pyro.infer, such as RenyiELBO"),
+    "loss and kl": (lambda: bnn.SVI(loss=Trace_ELBO(), kl="mc"), "`num_particles` of its own: leave out it or kl='mc'"),
+    "loss and noise": (lambda: bnn.SVI(guides.MeanField(noise="local"), loss=Trace_ELBO()), "or noise='local'"),
     "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps` must be greater than 0, got 0"),
     "temperature": (lambda: bnn.SVI(temperature=0.0), "SVI: `temperature`"),
     "a method in a model's fit": (lambda: make_bnn(net()).fit((X, Y), bnn.NUTS()), "for a method, call bnn.fit(model,"),

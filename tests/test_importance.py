@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from helpers import Net, at_normal
+from pyro.infer import RenyiELBO, Trace_ELBO
 from pyro.infer.importance import psis_diagnostic, vectorized_importance_weights
 from scipy import stats
 from torch import nn
@@ -106,6 +107,21 @@ def test_evidence_is_exact(wide):
     assert abs(wide.log_evidence.mean - EVIDENCE) < 4 * wide.log_evidence.stderr
     assert wide.log_evidence.stderr < 0.02
     assert wide.is_reliable
+
+
+def test_losses_of_pyro_are_the_evidence_at_the_posterior_and_bounds_in_the_order_of_alpha_elsewhere():
+    """All draws of the posterior have the ratio p(D); power means of others fall with alpha (Li & Turner 2016)."""
+    losses = [RenyiELBO(0.0, 5), RenyiELBO(0.5, 5), Trace_ELBO(5), RenyiELBO(2.0, 5)]
+    methods = [bnn.SVI("full_rank", steps=2, lr=1e-9, loss=loss) for loss in losses]
+    found = {1.0: [], 1.3: []}
+    for inflation, start in ((width, at_the_posterior(width)) for width in found):
+        for method in methods:
+            posterior = bnn.fit(start.bnn, DATA, method, seed=0, start=start, progress=False)
+            found[inflation].append(posterior.history.elbo)
+            assert not torch.equal(posterior.guide.loc, start.guide.loc)
+    np.testing.assert_allclose(found[1.0], EVIDENCE, rtol=1e-6)
+    assert (np.diff(found[1.3], axis=0) < -0.01).all()
+    assert posterior.record.kl == "RenyiELBO(alpha=2.0, num_particles=5)"
 
 
 def test_standard_error_of_the_evidence_is_its_spread():

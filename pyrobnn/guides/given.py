@@ -370,10 +370,15 @@ def noise_of(guide: Any) -> str | dict[str, str] | None:
     return None
 
 
+def noises_of(guide: Any) -> list[str]:
+    """Return the noise of each part of a guide that has any."""
+    noise = noise_of(guide) or {}
+    return list(noise.values()) if isinstance(noise, dict) else [noise]
+
+
 def leaves_noise_open(guide: Any) -> bool:
     """Return whether the noise of a guide, or of a part of it, is "auto"."""
-    noise = noise_of(guide)
-    return noise is not None and "auto" in (noise.values() if isinstance(noise, dict) else [noise])
+    return "auto" in noises_of(guide)
 
 
 def with_noise_chosen(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], str]) -> Any:

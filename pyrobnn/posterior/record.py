@@ -41,8 +41,8 @@ class History:
     """Estimates of the ELBO along a fit, on the scale of the whole data set in nats.
 
     Attributes:
-        log_likelihood: expected log-likelihood at each step, (steps,).
-        kl: KL(q || prior) at each step, (steps,), whatever weight the objective gave it.
+        log_likelihood: expected log-likelihood at each step, (steps,); minus the `loss` of Pyro in a fit with one.
+        kl: KL(q || prior) at each step, (steps,), whatever weight the objective gave it; 0 in a fit with a `loss`.
         validation_steps: steps after which the validation score was computed.
         validation_scores: mean log score on the validation data at those steps.
         engine: how the steps were run.

@@ -1,6 +1,7 @@
 """Stochastic variational inference as a method for `fit`."""
 
 import dataclasses
+import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -63,6 +64,8 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine to 0 in
             each cycle of a fit that ends by itself.
         num_particles: draws of the weights for each estimate of the ELBO.
+        loss: an objective of `pyro.infer` in place of the ELBO, such as RenyiELBO(alpha=0.5, num_particles=10). It runs
+            eagerly, with draws that all examples share. Minus its value stands in `history.elbo`.
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
             for an independent normal guide, one-dimensional quadrature for each weight, as under a mixture prior.
@@ -175,12 +178,12 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
         started = time.perf_counter()
         posterior.history, engine = end.history, end.history.engine
         posterior.note(
-            method=described(fit.method),
+            method=described(dataclasses.replace(fit.method, loss=None)),
             num_steps=len(end.history),
             engine=dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {why}") if why else engine,
             batch_size=batch_size,
             noise=noise_of(state.method.guide),
-            kl=state.method.kl,
+            kl=state.method.kl if fit.method.loss is None else _told(fit.method.loss),
             stopped_by=end.stopped_by,
             stop_reason=end.stop_reason,
             convergence=end.convergence,
@@ -194,6 +197,13 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
             complete(posterior, fit.method.guide, fit.source, progress=run.progress)
         posterior.note(seconds=until_now + time.perf_counter() - started)
     return posteriors
+
+
+def _told(loss: Any) -> str:
+    """Return a loss of Pyro in words, with the options that differ from their defaults."""
+    usual = inspect.signature(type(loss)).parameters
+    told = {name: value for name, value in vars(loss).items() if name in usual and value != usual[name].default}
+    return f"{type(loss).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
 def aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:

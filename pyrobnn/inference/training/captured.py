@@ -41,6 +41,8 @@ class Captured:
                 raise NotCapturable(f"replicates differ in {name}: {program.get(name)!r} and {other.get(name)!r}")
         for fit in fits:
             refuse_moving(fit.bnn)
+            if fit.method.loss is not None:
+                raise NotCapturable("a `loss` of Pyro runs in Python")
             if changed := [key for key, value in fit.first_settings.items() if key != "lr" and fit.group[key] != value]:
                 raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
         if isinstance(first.batches, TensorBatches):

@@ -25,7 +25,7 @@ from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_v
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
 
-_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")  # ask for steps
+_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "loss", "patience")  # steps
 _LBFGS_ITERATIONS = 1000
 _ADAM_STEPS = (500, 1000, 2000)  # of the first cycle, the second and others
 _LEAST_GAIN_OF_ADAM = 0.1  # in tolerances

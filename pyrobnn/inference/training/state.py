@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import BeforeValidator, Field
-from pyro import poutine
+from pyro import infer, poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -26,7 +26,7 @@ from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import NoiseSharing, as_guide, built, rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES, KL
-from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
+from pyrobnn.guides.given import leaves_noise_open, narrowed, noises_of, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import limits
 from pyrobnn.inference.capture.objective import ELBO, WeightLatents, check_divergence, choose_kl
@@ -53,6 +53,7 @@ class StochasticMethod:
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
+    loss: Any = None
     kl: KL = "auto"
     temperature: Positive = 1.0
     clip_norm: Positive | None = None
@@ -63,6 +64,14 @@ class StochasticMethod:
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
+        if self.loss is not None and not isinstance(self.loss, infer.ELBO):
+            raise InputError(f"`loss` must be an ELBO of pyro.infer, such as RenyiELBO(0.5), got {self.loss!r}.")
+        usual = {"kl": "auto", "temperature": 1, "kl_warmup": 0, "num_particles": 1}
+        given = [f"{name}={getattr(self, name)!r}" for name in usual if getattr(self, name) != usual[name]]
+        given += [f"noise={noise!r}" for noise in noises_of(self.guide) if noise not in ("auto", "shared")]
+        if self.loss is not None and given:
+            text = "`loss` is Pyro's objective, of draws that all examples share, with `num_particles` of its own"
+            raise InputError(f"{type(self).__name__}: {text}: leave out it or {', '.join(given)}.")
 
     def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
@@ -175,14 +184,23 @@ class TrainingState:
         for parameter in self.parameters:
             parameter.grad = None
         with WeightLatents(self.method.kl_weight(self.done)):
-            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
-        loss.backward()
+            terms = self._terms(batch, gradients=True)
         self.moved = [p for p in self.parameters if p.grad is not None]
-        return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+        return terms
 
     def evaluate(self, batch: Batch) -> Tensor:
         with torch.no_grad(), WeightLatents(self.method.temperature):
-            self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+            return self._terms(batch, gradients=False)
+
+    def _terms(self, batch: Batch, *, gradients: bool) -> Tensor:
+        """Return log-likelihood and KL, (2,); of a `loss` of Pyro, minus its value and 0."""
+        if (given := self.method.loss) is not None:
+            function = given.loss_and_grads if gradients else given.loss
+            value = function(self.bnn, self.guide, *batch, num_data=self.num_data)
+            return torch.tensor([-value, 0.0], dtype=torch.float64)
+        loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        if gradients:
+            loss.backward()
         return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
 
     def hand_over(self, num_steps: int) -> list[list[float]]:
@@ -319,7 +337,7 @@ def build_parts(
     guide = _built_guide(resolved.guide, model, example, source)
     if earlier is not None:
         go_on(earlier, model, guide, method.guide)
-    if method.kl == "auto":
+    if method.kl == "auto" and method.loss is None:
         with seeded(seed, "kl"):
             kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
         resolved = dataclasses.replace(resolved, kl=kl)
@@ -352,7 +370,9 @@ def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -
         guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
         return dataclasses.replace(method, guide=guide)
     guide = narrowed(method.guide)
-    if leaves_noise_open(guide):
+    if leaves_noise_open(guide) and method.loss is not None:
+        guide = with_noise_chosen(guide, [], lambda _: "shared")
+    elif leaves_noise_open(guide):
         guide = _with_least_noise(guide, model, source, source.batch_size(method.batch_size), seed)
     schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
     return dataclasses.replace(method, guide=guide, schedule=schedule)
