@@ -1,4 +1,4 @@
-"""The command line: `run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`, `measure NAME`."""
+"""The command line: `run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER [KEY]`, `measure NAME`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -61,7 +61,7 @@ def diff(
     before: Annotated[Path, typer.Argument(help="A folder of earlier results.")],
     after: Annotated[Path, typer.Argument(help="A folder of later results.")],
 ) -> None:
-    """Compare the results of two runs, job by job: which scores changed, and whether by more than chance."""
+    """Compare two runs of a suite, also of other seeds or versions: which scores changed, and by more than chance?"""
     from benchmarks.compare import differences
 
     typer.echo(differences(before, after))
@@ -70,17 +70,18 @@ def diff(
 @app.command()
 def rerun(
     folder: Annotated[Path, typer.Argument(help="A folder of results.")],
-    key: Annotated[str, typer.Argument(help="Key of a job, or its first characters.")],
+    key: Annotated[str, typer.Argument(help="Key of a job, or its first characters; all jobs if left out.")] = "",
 ) -> None:
-    """Do a finished job again from its manifest, and say whether the same rows come out."""
-    from benchmarks.compare import find_record, verdict
+    """Do finished jobs again from what is on file, and say whether the same rows come out."""
+    from benchmarks.compare import compared, find_records
     from benchmarks.runner import rerun as again
 
-    record = find_record(folder, key)
-    rows, manifest = again(record)
-    judged = verdict(record, rows, manifest)
-    typer.echo(judged.text)
-    if not judged.holds:
+    hold = []
+    for record in find_records(folder, key):
+        judged = compared([record], [again(record)])
+        typer.echo(judged.text)
+        hold.append(judged.holds)
+    if not all(hold):
         raise typer.Exit(1)
 
 

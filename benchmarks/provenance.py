@@ -35,8 +35,13 @@ def code_digest(name: str) -> str:
     """
     library = Path(bnn.__file__).parent
     files = {file.relative_to(library.parent): file for file in library.rglob("*") if file.suffix in (".py", ".cpp")}
+    return digest_of(files | _files_of(name))
+
+
+def digest_of(files: dict[Path, Path]) -> str:
+    """Return a digest of what files execute, by the paths that they count under."""
     content = hashlib.sha256()
-    for path, file in sorted((files | _files_of(name)).items()):
+    for path, file in sorted(files.items()):
         text = file.read_text(encoding="utf-8")
         content.update(f"{path}\n{_executed(text) if file.suffix == '.py' else text}".encode())
     return content.hexdigest()[:16]
@@ -53,15 +58,17 @@ def _files_of(name: str) -> dict[Path, Path]:
         return {}
     folder = Path(spec.origin).parent
     files = {Path(name) / file.relative_to(folder): file for file in folder.rglob("*.py")}
-    return files | _imported([module for file in files.values() for module in _imports(file)], only=_TASKS)
+    return files | _imported([module for file in files.values() for module in imported_by(file)], only=_TASKS)
 
 
-def _imports(file: Path) -> Iterator[str]:
-    """Yield what a file may import from benchmarks: modules, and names in them."""
+def imported_by(file: Path) -> Iterator[str]:
+    """Yield what a file may import: modules, and names in them."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks"):
+        if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
 
 
 def _imported(modules: list[str], only: str = "benchmarks.") -> dict[Path, Path]:
@@ -74,7 +81,7 @@ def _imported(modules: list[str], only: str = "benchmarks.") -> dict[Path, Path]
         file = _HERE.parent / path
         if name.startswith(only) and not name.startswith(_REPORTS) and file.exists() and path not in files:
             files[path] = file
-            waiting += _imports(file)
+            waiting += imported_by(file)
             if path.parent.name == "peers":  # whose files are started by their names
                 waiting += [f"benchmarks.peers.{other.stem}" for other in file.parent.glob("*.py")]
     return files

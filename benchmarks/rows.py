@@ -1,6 +1,6 @@
 """Rows, which tasks and measures give, and the tables and pictures that are made of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,14 @@ Row = dict[str, Any]
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
     """Return rows by their value of a key, or by the tuple of their values of several; in order of appearance."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(itemgetter(*keys)(row), []).append(row)
+    return grouped_by(rows, itemgetter(*keys))
+
+
+def grouped_by[T](values: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Return values by their key, in order of appearance."""
+    groups: dict[Any, list[T]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
     return groups
 
 

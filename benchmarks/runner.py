@@ -3,7 +3,6 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import pyrobnn as bnn
 from benchmarks import RESULTS
 from benchmarks.processes import run_locally
-from benchmarks.rows import Row
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Suite, make_job
 from benchmarks.worker import do
@@ -66,19 +64,19 @@ def run_suite(
     return failures
 
 
-def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
-    """Do a finished job again from what its record says, and return its rows and the manifest of now.
+def rerun(record: Record) -> Record:
+    """Do a finished job again from what is on file, and return the record of now.
 
     Raises:
         InputError: the job fails, or its data differ from the record.
     """
-    job = make_job(record.job.task, record.job.threads, record.job.settings)
+    job = make_job(record.job.task, record.job.threads, record.job.settings, record.job.folder)
     if job.data != record.job.data:
         raise bnn.InputError(f"{job.label}: the data differ from those of the record: {job.data}, {record.job.data}.")
     outcome = do(job)
     if outcome.rows is None:
         raise bnn.InputError(f"{job.label} failed: {outcome.fault}\n{outcome.details}")
-    return outcome.rows, outcome.manifest
+    return Record(job, outcome.rows, outcome.manifest)
 
 
 def _progress() -> Progress:

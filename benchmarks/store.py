@@ -32,6 +32,8 @@ class Record:
 class Store:
     """The results of a suite: `rows.jsonl`, a line for each finished job, and `suite.json`, the jobs that count.
 
+    `inputs` has copies of the suite file, and of the tables and modules beside it, from which jobs are done again.
+
     Args:
         folder: where the files are.
     """
@@ -39,6 +41,7 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "rows.jsonl"
+        self.inputs = self.folder.resolve() / "inputs"
 
     def records(self) -> list[Record]:
         """Return the finished jobs in the order in which they ended; a last line that was cut short does not count.
@@ -51,7 +54,7 @@ class Store:
     def _record(self, number: int, line: str) -> Record:
         try:
             entry = json.loads(line)
-            return Record(Job(**entry["job"]), entry["rows"], entry["manifest"])
+            return Record(Job(**entry["job"], folder=self.inputs), entry["rows"], entry["manifest"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise bnn.InputError(
                 f"{self.path}, line {number} cannot be read ({error}): restore the file, or remove that line and run "
@@ -59,8 +62,12 @@ class Store:
             ) from None
 
     def plan(self, suite: Suite) -> None:
-        """Write the jobs of the results, and the order in which they are shown."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Write the jobs of the results, the order in which they are shown, and copies of the files that they need."""
+        for file in suite.files:
+            content, copy = (suite.folder / file).read_bytes(), self.inputs / file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if suite.folder != self.inputs:
+                copy.write_bytes(content)
         part = self.folder / "suite.json.part"
         planned = {"title": suite.title, "works": [job.work for job in suite.jobs]}
         part.write_text(json.dumps(planned, indent=1) + "\n", encoding="utf-8")
@@ -106,7 +113,9 @@ class Store:
 
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
-        append(self.path, [json.dumps({"key": record.job.key, **asdict(record)}, allow_nan=True)])
+        entry = {"key": record.job.key, **asdict(record)}
+        del entry["job"]["folder"]
+        append(self.path, [json.dumps(entry, allow_nan=True)])
 
     @contextmanager
     def alone(self) -> Iterator[None]:

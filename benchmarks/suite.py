@@ -14,12 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 import pyrobnn as bnn
-from benchmarks.provenance import code_digest
+from benchmarks import own
 from benchmarks.rows import Figure, Row, Table
 
 TASKS = ("bandit", "mnist", "nuts", "regression")
 _IS_A_PATH = re.compile(r"\w+(\.\w+)+")
-_OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
+_OF_THE_RUNNER = {"task": str, "title": str, "threads": int, "imports": list}
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class Task(Protocol):
     Settings: type[BaseModel]
     """The type in which the other functions get the settings of a job."""
     datasets: Callable[[Any], tuple[str, ...]]
-    """From the settings of a job to the names of the data sets that it reads."""
+    """From the settings of a job to the names of the data sets and files that it reads."""
     run: Callable[[Any, Path | None], list[Row]]
     """Do a job: from its settings, and a folder for checkpoints of long fits if there is one, to rows."""
     tables: Callable[[list[Row], list[Row]], list[Table]]
@@ -48,8 +48,9 @@ class Job:
         task: name of the task.
         threads: threads of torch that it has, since bits depend on them.
         settings: all settings of the job, in JSON values.
-        data: SHA-256 of each data set that it reads.
-        code: digest of the code that does it.
+        data: SHA-256 of each data set and file that it reads.
+        code: digest of the code that does it, and, with its name, of each module that the suite imports.
+        folder: where its files and modules are, which is no part of its identity.
     """
 
     task: str
@@ -57,6 +58,13 @@ class Job:
     settings: dict[str, Any]
     data: dict[str, str] = field(repr=False)
     code: str
+    folder: Path = field(default=Path(), repr=False, compare=False)
+
+    @property
+    def question(self) -> str:
+        """What jobs have in common that differ in the seed, the bytes of data and the code alone."""
+        settings = {key: value for key, value in self.settings.items() if key not in ("seed", "seeds")}
+        return _digest([self.task, self.threads, settings])
 
     @property
     def work(self) -> str:
@@ -69,11 +77,22 @@ class Job:
         return _digest([self.work, self.code])
 
     @property
+    def seed(self) -> int | None:
+        """The seed of the job, None where it has several or none."""
+        return self.settings.get("seed")
+
+    @property
     def label(self) -> str:
-        """The name of the job while it runs: entry and data, and where a task has jobs of several, units and seed."""
-        units = f", {self.settings['units']} units" if "units" in self.settings else ""
-        seed = f", seed {self.settings['seed']}" if units else ""
-        return f"{self.settings['entry']} on {self.settings['data']}{units}{seed}"
+        """The name of the job while it runs."""
+        return label_of([self])
+
+
+def label_of(jobs: list[Job]) -> str:
+    """Return the name of jobs of one question: entry and data, units of networks, and all seeds."""
+    settings, seeds = jobs[0].settings, [str(job.seed) for job in jobs if job.seed is not None]
+    units = f", {settings['units']} units" if "units" in settings else ""
+    told = f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if seeds else ""
+    return f"{settings['entry']} on {settings['data']}{units}{told}"
 
 
 @dataclass(frozen=True)
@@ -85,12 +104,16 @@ class Suite:
         title: what it measures.
         task: name of the task.
         jobs: its jobs.
+        folder: where the file is.
+        files: the file, and the tables and modules beside it that jobs need, by their paths in the folder.
     """
 
     name: str
     title: str
     task: str
     jobs: tuple[Job, ...] = field(repr=False)
+    folder: Path
+    files: tuple[Path, ...]
 
 
 def load_suite(path: str | Path) -> Suite:
@@ -112,10 +135,13 @@ def load_suite(path: str | Path) -> Suite:
     name, threads = tables.get("task", ""), tables.get("threads", 1)
     if threads < 1:
         raise bnn.InputError(f"{path}: `threads` must be at least 1, got {threads}.")
+    folder = path.resolve().parent
+    own.load(folder, tables)
     task = get_task(name)
     rest = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
+    more = {key: tables[key] for key in tables if key == "imports"}
     try:
-        jobs = [make_job(name, threads, settings) for settings in task.jobs(rest)]
+        jobs = [make_job(name, threads, settings | more, folder) for settings in task.jobs(rest)]
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise bnn.InputError(
@@ -124,20 +150,22 @@ def load_suite(path: str | Path) -> Suite:
     seen = {job.work: job for job in jobs}
     if not jobs or len(seen) < len(jobs):
         raise bnn.InputError(f"{path}: {'two jobs are the same' if jobs else 'no jobs'}: check entries and data.")
-    return Suite(path.stem, tables.get("title", path.stem), name, tuple(jobs))
+    read = {Path(path.name), *(Path(name) for job in jobs for name in job.data if name not in bnn.datasets.names())}
+    files = (*read, *(file for files in own.files_of(folder, tables).values() for file in files))
+    return Suite(path.stem, tables.get("title", path.stem), name, tuple(jobs), folder, files)
 
 
-def make_job(task: str, threads: int, settings: dict[str, Any]) -> Job:
-    """Return the job of these settings, with the data and the code as they are now."""
+def make_job(task: str, threads: int, settings: dict[str, Any], folder: Path) -> Job:
+    """Return the job of these settings, with the data and the code, also of files in a folder, as they are now."""
     settings = json.loads(json.dumps(settings))
     module = get_task(task)
-    data = {name: _checksum(name) for name in module.datasets(typed(module, settings))}
-    return Job(task, threads, settings, data, code_digest(task))
+    data = {name: _checksum(name, folder) for name in module.datasets(typed(module, settings, folder))}
+    return Job(task, threads, settings, data, own.digest_with(task, folder, settings), folder)
 
 
-def typed(task: Task, settings: dict[str, Any]) -> BaseModel:
-    """Return the settings of a job in the type of its task: the values as they are, which `jobs` has checked."""
-    return task.Settings.model_construct(**settings)
+def typed(task: Task, settings: dict[str, Any], folder: Path) -> BaseModel:
+    """Return the settings of a job, and its folder, in the type of its task: the values that `jobs` has checked."""
+    return task.Settings.model_construct(**settings, folder=folder)
 
 
 def get_task(name: str) -> Task:
@@ -157,8 +185,15 @@ def get_task(name: str) -> Task:
     return module
 
 
+def _checksum(name: str, folder: Path) -> str:
+    """Return the SHA-256 of a data set by its name, or of a file in a folder."""
+    if name in bnn.datasets.names():
+        return _known_checksum(name)
+    return hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
 @cache
-def _checksum(name: str) -> str:
+def _known_checksum(name: str) -> str:
     return bnn.datasets.load(name).checksum
 
 

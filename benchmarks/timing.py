@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,31 +26,6 @@ def by_turns(
             if turn >= 0:
                 seconds[name].append(clock() - started)
     return seconds
-
-
-type Works = Sequence[Callable[..., Any]]
-type ByTask[T] = dict[tuple[str, str], T]
-"""By engine and task."""
-
-
-def fit_by_turns(
-    engines: Mapping[str, Works], tasks: Sequence[str], rounds: int, *, warm_up: int = 1, clock: Callable[[], float]
-) -> tuple[ByTask[list[float]], ByTask[Any]]:
-    """Return the seconds of each engine's tasks as `by_turns` does, and their last results.
-
-    The first task is the fit, which the others get.
-    """
-    seconds: ByTask[list[float]] = {(engine, task): [] for engine in engines for task in tasks}
-    results: ByTask[Any] = {}
-    for turn in range(-warm_up, rounds):
-        for engine, works in engines.items():
-            for task, work in zip(tasks, works, strict=True):
-                arguments = [] if task == tasks[0] else [results[engine, tasks[0]]]
-                started = clock()
-                results[engine, task] = work(*arguments)
-                if turn >= 0:
-                    seconds[engine, task].append(clock() - started)
-    return seconds, results
 
 
 class Timed(NamedTuple):

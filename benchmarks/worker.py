@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.provenance import code_digest, git_commit, manifest
+from benchmarks import own
+from benchmarks.provenance import git_commit, manifest
 from benchmarks.rows import Row
 from benchmarks.suite import Job, get_task, typed
 
@@ -41,14 +42,15 @@ def do(job: Job, *, keep: Path | None = None) -> Outcome:
         job: what to do.
         keep: folder for checkpoints of long fits, which go on there after an interruption; None for none.
     """
-    code = code_digest(job.task)
+    code = own.digest_with(job.task, job.folder, job.settings)
     if code != job.code:
         return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")
     commit, started = git_commit(), time.perf_counter()
     try:
+        own.load(job.folder, job.settings)
         task = get_task(job.task)
         torch.set_num_threads(job.threads)
-        rows = json.loads(json.dumps(task.run(typed(task, job.settings), keep)))
+        rows = json.loads(json.dumps(task.run(typed(task, job.settings, job.folder), keep)))
     except Exception as error:
         return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())
     return Outcome(rows, manifest(job.threads, time.perf_counter() - started, commit))

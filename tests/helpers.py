@@ -3,6 +3,7 @@
 import contextlib
 import re
 import sys
+from pathlib import Path
 
 import jaxtyping
 import numpy as np
@@ -43,7 +44,7 @@ def without_tapes(monkeypatch):
 
 def typed(task, job):
     """The settings of a job of a task of benchmarks."""
-    return task.Settings.model_construct(**job)
+    return task.Settings.model_construct(**job, folder=Path())
 
 
 def run(task, job, keep=None):

@@ -205,32 +205,64 @@ def rows_of(*scores, **others):
     ]
 
 
-@pytest.mark.slow
+def verdict(earlier, rows, **changes):
+    """How rows compare with those of a record, of a job and on a machine that differ as told."""
+    job = {name: value for name, value in changes.items() if name in ("settings", "data", "code")}
+    machine = {name: value for name, value in changes.items() if name not in job}
+    return compare.compared(
+        [earlier], [Record(dataclasses.replace(earlier.job, **job), rows, earlier.manifest | machine)]
+    )
+
+
 def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
-    job = Job("regression", 1, JOB.settings, JOB.data, provenance.code_digest("regression"))
-    record = Record(job, rows_of(1.0, 3.0, math.nan), {"cpu": "x", "torch": "2"})
-    here = record.manifest
-    assert compare.verdict(record, rows_of(1.0, 3.0, math.nan, seconds=2.0), here).holds
-    record = Record(job, rows_of(1.0, 3.0), here)
+    record = Record(JOB, rows_of(1.0, 3.0, math.nan), {"cpu": "x", "torch": "2"})
+    assert verdict(record, rows_of(1.0, 3.0, math.nan, seconds=2.0)).holds
+    record = Record(JOB, rows_of(1.0, 3.0), record.manifest)
     near, far, fewer = rows_of(1.2, 2.9), rows_of(3.1, 5.1), [{"entry": "a", "data": "b"}]
-    assert not compare.verdict(record, near, here).holds
-    assert compare.verdict(record, near, here | {"cpu": "y"}).holds
-    assert not compare.verdict(record, far, here | {"cpu": "y"}).holds
-    assert not compare.verdict(record, fewer, here | {"cpu": "y"}).holds
-    older = Record(Job("regression", 1, JOB.settings, JOB.data, "older"), record.rows, here)
-    assert compare.verdict(older, near, here).holds
+    assert not verdict(record, near).holds
+    assert verdict(record, near, cpu="y").holds
+    assert not verdict(record, far, cpu="y").holds
+    assert not verdict(record, fewer, cpu="y").holds
+    assert verdict(record, near, code="newer").holds
+    assert "code (code there, newer here)" in verdict(record, record.rows, code="newer").text
+    changed = verdict(record, record.rows, data={"b": "1" * 64})
+    assert (changed.holds, changed.text[-49:]) == (False, "the data have changed: b (0 there, 11111111 here)")
     for folder, found in (("one", rows_of(1.0, 3.0)), ("two", near), ("three", fewer)):
-        Store(tmp_path / folder).add(Record(job, found, here))
+        Store(tmp_path / folder).add(Record(JOB, found, record.manifest))
     changed = compare.differences(tmp_path / "one", tmp_path / "two")
     assert "log_score: 2 -> 2.05, standard error 1, within two of the change (0.15)" in changed
     assert "cannot be compared" in compare.differences(tmp_path / "one", tmp_path / "three")
-    assert compare.differences(tmp_path / "one", tmp_path / "one") == "a on b: the same bits"
+    assert compare.differences(tmp_path / "one", tmp_path / "one") == "a on b, seed 0: the same bits"
     with pytest.raises(InputError, match="There are no results in"):
         compare.differences(tmp_path / "one", tmp_path / "none")
     with pytest.raises(InputError, match="0 jobs in"):
-        compare.find_record(tmp_path / "one", "zz")
+        compare.find_records(tmp_path / "one", "zz")
     with pytest.raises(InputError, match="There are no results in"):
-        compare.find_record(tmp_path / "none", "zz")
+        compare.find_records(tmp_path / "none", "zz")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        # means over splits by seed: 2 and 4, 3 and 6: errors 1 and 1.5, of the changes 1 and 2 in pairs 0.5
+        ({0: (1.0, 3.0), 1: (3.0, 5.0)}, {0: (2.0, 4.0), 1: (5.0, 7.0)}, "3 -> 4.5, standard error 1, beyond .* (0.5)"),
+        ({0: (1.0, 3.0), 1: (3.0, 5.0)}, {2: (2.0, 4.0), 3: (5.0, 7.0)}, "3 -> 4.5, standard error 1, within .* (1.8)"),
+        ({0: (1.0, 3.0)}, {1: (2.0, 5.0)}, "2 -> 3.5, standard error 1, beyond .* (0.5)"),
+    ],
+    ids=["the same seeds", "other seeds", "one other seed, by split"],
+)
+def test_jobs_of_several_seeds_are_compared_as_one(before, after, told, tmp_path):
+    for folder, by_seed in (("before", before), ("after", after)):
+        for seed, found in by_seed.items():
+            job = dataclasses.replace(JOB, settings=JOB.settings | {"seed": seed})
+            Store(tmp_path / folder).add(Record(job, rows_of(*found), {}))
+        (tmp_path / folder / "suite.json").write_text(
+            json.dumps({"works": [record.job.work for record in Store(tmp_path / folder).records()]})
+        )
+    text = compare.differences(tmp_path / "before", tmp_path / "after")
+    assert f"log_score: {told.replace('.*', 'two of the change')}" in text
+    assert ("not the same: seeds" in text) == (before.keys() != after.keys())
+    assert text.count("log_score") <= 2
 
 
 @pytest.mark.one_in(0, 2)
@@ -238,8 +270,8 @@ def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
 def test_a_committed_row_comes_out_again(entry):
     """On file from two kinds of processors."""
     committed = [one for one in Store(RESULTS / "smoke").records() if one.job.settings["entry"] == entry]
-    rows, manifest = runner.rerun(committed[-1])
+    again = runner.rerun(committed[-1])
     assert len({one.manifest["cpu"] for one in committed}) == len(committed) == 2
     for record in committed:
-        found = compare.verdict(record, rows, manifest)
+        found = compare.compared([record], [again])
         assert found.holds, found.text

@@ -74,6 +74,7 @@ def entry(**settings):
     return {"entries": [{"name": "a"} | settings]}
 
 
+FILE = {"file": "b.csv", "target": "y"}
 WRONG = [
     (bandit, {}, entry() | {"mushroom": 5}, "Unknown key `mushroom` in the suite. Known: .*mushrooms"),
     (bandit, {}, entry(eps=0.1), "Unknown key `eps` in entry a. Known: epsilon, guide"),
@@ -89,6 +90,11 @@ WRONG = [
     (regression, TABLES, entry(fit={"seed": 1}), "`fit.seed` in entry a has no effect .*suite.*leave it out"),
     (regression, TABLES, {"data": ["digits"]}, "needs data for regression, and digits is for classification: choose"),
     (regression, TABLES, {"num_splits": 11, "splits": "gap"}, "diabetes has 10 gap splits, and `num_splits` is 11"),
+    (regression, TABLES, {"data": [FILE | {"colour": 1}]}, "unknown setting `colour`"),
+    (regression, TABLES, {"data": [FILE | {"file": "../b.csv"}]}, "`file` in `data` must lie beside the suite file"),
+    (regression, TABLES, {"data": [{"file": "b.csv"}]}, "needs a `name`, or a `path` with a `target`"),
+    (regression, TABLES, {"data": [FILE, FILE | {"file": "c/b.csv"}]}, "Two data sets are called 'b'"),
+    (regression, TABLES, {"data": [FILE], "splits": "gap"}, "`splits` must be published"),
     (regression, TABLES, {"tuning_members": 2}, "`tuning_members` is for ensembles, and map has SVI"),
 ]
 

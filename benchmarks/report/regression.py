@@ -47,9 +47,9 @@ def _score_table(rows: list[Row], published: list[Row], metric: str, data: list[
     counts = Counter(row["data"] for row in rows if row["entry"] == rows[0]["entry"])
     splits = ", ".join(f"{name} {counts[name]}" for name in data)
     note = (
-        f"Mean over splits ({splits}) ± standard error, in original units; {'more' if more else 'less'} is better, the "
-        "best of ours bold. Published deviations over splits were divided by the root of the number of splits; (?) "
-        "marks an error of which the source does not say what it is."
+        f"Mean over splits and seeds (fits: {splits}) ± standard error over splits, in original units; "
+        f"{'more' if more else 'less'} is better, the best of ours bold. Published deviations over splits were divided "
+        "by the root of the number of splits; (?) marks an error of which the source does not say what it is."
     )
     return Table(title, note if theirs else note.partition(" Published")[0], ["method", *data], lines)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from benchmarks.report.parts import standard_error
-from benchmarks.rows import Row
+from benchmarks.rows import Row, grouped
 
 _PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
 _NUM_SPLITS = {"protein-tertiary-structure": 5, "YearPredictionMSD": 1}
@@ -39,15 +39,16 @@ Means = dict[str, dict[str, Estimate]]
 
 
 def own_means(rows: Iterable[Row], metric: str) -> Means:
-    """Return the mean over splits of each entry on each data set, with standard errors (deviation over root n)."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        values.setdefault(row["entry"], {}).setdefault(row["data"], []).append(row[metric])
-    return {entry: {data: _estimate(scores) for data, scores in sets.items()} for entry, sets in values.items()}
+    """Return the mean of each entry on each data set, its standard error over splits, or over seeds of one split."""
+    by_entry = {entry: grouped(group, "data") for entry, group in grouped(rows, "entry").items()}
+    return {entry: {data: _estimate(group, metric) for data, group in sets.items()} for entry, sets in by_entry.items()}
 
 
-def _estimate(values: Sequence[float]) -> Estimate:
-    return Estimate(mean(values), standard_error(values) if len(values) > 1 else None)
+def _estimate(rows: list[Row], metric: str) -> Estimate:
+    splits = grouped(rows, "split")
+    values = [[row[metric] for row in group] for group in splits.values()]
+    units = [mean(each) for each in values] if len(splits) > 1 else values[0]
+    return Estimate(mean(units), standard_error(units) if len(units) > 1 else None)
 
 
 def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) -> Means:

@@ -1,11 +1,13 @@
 """Regression sets: every entry on every split, its settings chosen on a part of each training split alone.
 
 For each split, each candidate of an entry is fitted to the training part without its validation rows; the one with the
-best mean log score on those is fitted to the whole training part, and scored once on the test part. Splits of a set are
-replicates of one captured graph. Ensembles may be tuned with fewer members than they are fitted with: `tuning_members`.
+best mean log score on those is fitted to the whole training part, and scored once on the test part. A table beside the
+suite has the random splits of a set without published ones. Splits of a set are replicates of one captured graph.
+Ensembles may be tuned with fewer members than they are fitted with: `tuning_members`.
 """
 
 import dataclasses
+import itertools
 import json
 import time
 from pathlib import Path
@@ -20,11 +22,10 @@ from benchmarks.report.regression import figures, tables
 from benchmarks.tasks import schema
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
 from pyrobnn.data import InputColumns
-from pyrobnn.runs.spec import RunSpec
+from pyrobnn.datasets.base import NUM_RANDOM_SPLITS
+from pyrobnn.runs.spec import DataSpec, RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
-
-datasets = schema.datasets
 
 _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
@@ -58,10 +59,10 @@ class Entry(OfData, total=False):
 class SuiteSettings(BaseModel):
     """What a suite may set, with defaults."""
 
-    data: Annotated[list[str], schema.NOT_SHARED] = []
+    data: Annotated[list[str | dict[str, Any]], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    seed: schema.Seed = 0
+    seeds: Annotated[schema.Seeds, schema.NOT_SHARED] = [0]
     num_splits: schema.Count | None = None
     side_by_side: schema.Count = 20
     tuning_members: schema.Count | None = None
@@ -71,17 +72,20 @@ class SuiteSettings(BaseModel):
 
 
 class Settings(SuiteSettings):
-    """The settings of a job: those of its suite, its data and its entry."""
+    """The settings of a job: those of its suite, its data, in a folder if they are a table, its entry and its seed."""
 
+    folder: Path
     entry: str
     data: str
+    table: dict[str, Any] = {}
+    seed: schema.Seed
     numbers: list[int]
     grid: list[str]
     candidates: list[dict[str, Any]]
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a job for each data set and entry; its candidates are whole specs.
+    """Return a job for each seed, data set and entry; its candidates are whole specs.
 
     Raises:
         InputError: an unknown key, no data or entries, data for classification, a number that cannot be, more splits
@@ -90,15 +94,19 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     settings = schema.check_suite(suite, SuiteSettings)
     schema.check_entries(suite, Entry)
     if not suite.get("data"):
-        raise bnn.InputError("The suite needs `data`, a list of names of data sets.")
+        raise bnn.InputError("The suite needs `data`, a list of names of data sets, or { file = ..., target = ... }.")
+    sources, seeds = schema.tables_by_name(suite["data"]), suite.get("seeds", SuiteSettings().seeds)
     schema.check_table("[base]", suite.get("base", {}), Sections)
-    schema.check_keys("[for_data]", suite.get("for_data", {}), suite["data"])
+    schema.check_keys("[for_data]", suite.get("for_data", {}), sources)
     for name, table in suite.get("for_data", {}).items():
         schema.check_table(f"[for_data.{name}]", table, OfData)
-    return [_job(settings, suite, name, entry) for name in suite["data"] for entry in suite["entries"]]
+    every = itertools.product(seeds, sources, suite["entries"])
+    return [_job(settings | {"seed": seed}, suite, name, sources[name], entry) for seed, name, entry in every]
 
 
-def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _job(
+    settings: dict[str, Any], suite: dict[str, Any], name: str, table: dict[str, Any], entry: dict[str, Any]
+) -> dict[str, Any]:
     of_data = suite.get("for_data", {}).get(name, {})
     layers = (suite.get("base", {}), entry, of_data)
     grid = of_data.get("grid", entry.get("grid", {}))
@@ -107,8 +115,8 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
     if settings["tuning_members"] and not all(isinstance(spec.fit.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].fit.method!r}.")
     job = {key: value for key, value in settings.items() if key != "num_splits"}
-    job |= {"numbers": _numbers(name, settings), "grid": list(grid), "candidates": open_to_choice}
-    return {"entry": entry["name"], "data": name} | job
+    job |= {"numbers": _numbers(name, table, settings), "grid": list(grid), "candidates": open_to_choice}
+    return {"entry": entry["name"], "data": name} | job | ({"table": table} if table else {})
 
 
 def _checked(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
@@ -124,10 +132,14 @@ def _spec(candidate: dict[str, Any], data: str) -> RunSpec:
     return dataclasses.replace(spec, data=dataclasses.replace(spec.data, inputs=candidate.get("inputs", "plain")))
 
 
-def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
+def _numbers(name: str, table: dict[str, Any], settings: dict[str, Any]) -> list[int]:
     """Return the numbers of the splits: of as many as the suite asks for, or all."""
-    info = schema.data_info(name, "regression")
-    there = info.splits if settings["splits"] == "published" else info.columns
+    there = NUM_RANDOM_SPLITS
+    if table and settings["splits"] == "gap":
+        raise bnn.InputError(f"`splits` must be published, which are random ones for a table such as {name}: got gap.")
+    if not table:
+        info = schema.data_info(name, "regression")
+        there = info.splits if settings["splits"] == "published" else info.columns
     wanted = settings["num_splits"] or there
     if wanted > there:
         kind = settings["splits"]
@@ -159,17 +171,29 @@ def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
 
 def _parts(settings: Settings) -> Parts:
     """Return (train, test) of each split, standardised by the training part when fitted."""
-    dataset = bnn.datasets.load(settings.data)
-    data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
-    if settings.splits == "gap":
-        return [gap_split(data, number) for number in settings.numbers]
-    standardised = dataclasses.replace(dataset, data=data)
-    return [standardised.split(number) for number in settings.numbers]
+    parts = []
+    for number in settings.numbers:
+        dataset = load(settings, number)
+        data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True, groups=dataset.data.groups)
+        standardised = dataclasses.replace(dataset, data=data)
+        parts.append(gap_split(data, number) if settings.splits == "gap" else standardised.split(number))
+    return parts
 
 
-def _as_seen(spec: RunSpec, train: bnn.Data) -> bnn.Data:
-    """Return the training part with the inputs of a candidate: plain, with ranks, or with waves of ranks."""
-    return bnn.Data(train.x, train.y, standardize=True, inputs=spec.data.inputs)
+def load(settings: Settings, number: int = 0) -> bnn.datasets.Dataset:
+    """Return the data of a job; the categories of a table are those of the training part of a split."""
+    if not settings.table:
+        return bnn.datasets.load(settings.data)
+    path = str(settings.folder / settings.table["path"])
+    return DataSpec(**settings.table | {"path": path, "split": number}).load("regression")
+
+
+def datasets(settings: Settings) -> tuple[str, ...]:
+    """Return the data set of a job, or the file of its table, which can be read."""
+    if not settings.table:
+        return (settings.data,)
+    load(settings)
+    return (settings.table["path"],)
 
 
 def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
@@ -180,7 +204,7 @@ def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dic
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
     chosen = [(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)]
-    fitted = fit_all([(spec, _as_seen(spec, train)) for spec, train in chosen], seed)
+    fitted = fit_all([(spec, train.with_inputs(spec.data.inputs)) for spec, train in chosen], seed)
     rows = [
         {"entry": settings.entry, "data": settings.data, "splits": settings.splits}
         | {"split": number, "seed": seed, "engine": engine_of(fit)}
@@ -203,7 +227,9 @@ def _validation_scores(settings: Settings, specs: list[RunSpec], parts: Parts, n
     tuned = _with_members(specs, settings.tuning_members)
     cut = [train.split(settings.validation, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
     every = [(spec, *both) for spec in tuned for both in cut]
-    fitted = fit_all([(spec, _as_seen(spec, train)) for spec, train, _ in every], settings.seed + numbers[0])
+    fitted = fit_all(
+        [(spec, train.with_inputs(spec.data.inputs)) for spec, train, _ in every], settings.seed + numbers[0]
+    )
     scores = [_log_score(fit, spec, held_out) for fit, (spec, _, held_out) in zip(fitted, every, strict=True)]
     return np.array(scores).reshape(len(specs), len(parts))
 

@@ -5,13 +5,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import Annotated, Any, TypedDict
 
 import pydantic
 from pydantic import Field
 
 import pyrobnn as bnn
-from pyrobnn.runs.spec import RunSpec
+from pyrobnn.runs.spec import DataSpec, RunSpec
 
 Fitted = bnn.Posterior | bnn.Mixture
 Count = Annotated[int, Field(gt=0)]
@@ -113,11 +114,28 @@ def check_entries(suite: dict[str, Any], kind: type) -> None:
     check_names(entry["name"] for entry in suite["entries"])
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str], what: str = "entries") -> None:
     """Refuse a name that comes twice."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise bnn.InputError(f"Two entries are called {repeated[0]!r}, and reports go by the name: give each its own.")
+        raise bnn.InputError(f"Two {what} are called {repeated[0]!r}, and reports go by the name: give each its own.")
+
+
+def tables_by_name(data: list[Any]) -> dict[str, dict[str, Any]]:
+    """Return the section [data] of each table beside the suite by the stem of its file, of a set by name an empty one.
+
+    Raises:
+        InputError: a table with another key, or with a file that is not beside the suite, or two of one name.
+    """
+    named = []
+    for one in data:
+        table = {} if isinstance(one, str) else {("path" if key == "file" else key): one[key] for key in one}
+        path = PurePath(table.get("path", ""))
+        if path.is_absolute() or ".." in path.parts:
+            raise bnn.InputError(f"`file` in `data` must lie beside the suite file or in a folder there, got {path}.")
+        named.append((path.name.partition(".")[0] if table and DataSpec(**table) else one, table))
+    check_names((name for name, _ in named), "data sets")
+    return dict(named)
 
 
 def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
