@@ -153,6 +153,16 @@ def test_rows_of_another_shape_are_refused_before_scales_stretch_them():
             predictor(x)
 
 
+@pytest.mark.parametrize("guide", ["mean_field", "laplace"])
+def test_predictors_and_drawn_functions_have_gradients_in_x(guide):
+    """Against finite differences in float64, also where the network is linearised, and with scales of the data."""
+    data = bnn.Data(5 * X.double(), 10 + 5 * X[:, 0].double(), standardize=True)
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 1)).double()
+    posterior = bnn.BNN(net).fit(data, guide=guide, steps=5, seed=0, progress=False)
+    for function in (posterior.predictor(4), bnn.sample_function(posterior, seed=0)):
+        assert torch.autograd.gradcheck(function, (data.x[:3].clone().requires_grad_(),))
+
+
 @pytest.mark.slow
 @every_kind
 def test_it_becomes_a_file_of_onnx(method, likelihood, tmp_path):

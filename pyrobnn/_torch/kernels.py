@@ -58,6 +58,20 @@ class _PlainOperations(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class PlainLayerNorm(TorchFunctionMode):
+    """Runs layer norms by plain operations: the forward-mode derivative of torch's kernel has a wrong gradient."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_layer_norm if func is nn.functional.layer_norm else func)(*args, **(kwargs or {}))
+
+
+def _layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    dims = tuple(range(-len(shape), 0))
+    centred = x - x.mean(dims, keepdim=True)
+    z = centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt() * (1 if weight is None else weight)
+    return z if bias is None else z + bias
+
+
 def _layer_by_layer(run: Any, *args: Any) -> Any:
     """Run the layers of a recurrent network one by one, with the dropout between them that decompositions omit."""
     x, start, weights, has_biases, num_layers, rate, *modes, batch_first = args

@@ -11,6 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, mark, seeded
 from pyrobnn._core.tree_files import digest
 from pyrobnn._torch.inputs import X, flat_rows
+from pyrobnn._torch.kernels import PlainLayerNorm
 from pyrobnn._torch.transforms import missing_forward_mode, once
 from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
@@ -108,7 +109,7 @@ class Tangent:
 
     def _fault_of_forward_mode(self, tracker: Tracker, moving: tuple[str, ...]) -> str:
         """Return why the derivative of an input fails in forward mode or differs from reverse mode; "" if neither."""
-        x, has_drawn = self._inputs[:1], mark()
+        x, has_drawn = self._inputs[:1].detach(), mark()
 
         def outputs(*values: Tensor) -> Tensor:
             return self._bnn.outputs(self._point | dict(zip(moving, values, strict=True)), x)
@@ -139,7 +140,8 @@ class Tangent:
 def along(bnn: BNN, point: dict[str, Tensor], change: dict[str, Tensor], x: X) -> tuple[Tensor, Tensor]:
     """Return the outputs at a point of all weights, and their derivative along a change of some, by forward mode."""
     start = {name: point[name] for name in change}
-    f, slope, *_ = torch.func.jvp(lambda some: bnn.outputs(point | some, x), (start,), (change,))
+    with PlainLayerNorm():
+        f, slope, *_ = torch.func.jvp(lambda some: bnn.outputs(point | some, x), (start,), (change,))
     return f, slope
 
 

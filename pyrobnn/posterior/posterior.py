@@ -204,25 +204,26 @@ class Posterior(AbstractPosterior):
                     return drawn
             outputs_of = self._outputs_at(inputs, linear=linear)
 
-            @torch.no_grad()
             def apply(draws: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
                 weights, others = self._split(draws)
                 return outputs_of(weights), others
 
             count = self.num_distinct(num_draws)
-            parts = [apply(draws)] if draws is not None else self.map_traces(latent_values, apply, count, seed=seed)
-            outputs = _joined([f for f, _ in parts])
-            others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
-            return Prediction(self._likelihood(outputs, others), self.y_scaler)
+            with torch.set_grad_enabled(any(part.requires_grad for part in tensors_of(inputs))):
+                parts = [apply(draws)] if draws is not None else self.map_traces(latent_values, apply, count, seed=seed)
+                outputs = _joined([f for f, _ in parts])
+                others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
+                return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _outputs_at(self, inputs: X, *, linear: bool) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Return the outputs at inputs, (S, N, outputs), as a function of draws of the weights."""
         if linear:
             return Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
-        network, is_table = DrawMap(self.bnn.outputs, inputs, self.bnn.net), isinstance(inputs, Tensor)
+        network = DrawMap(self.bnn.outputs, inputs, self.bnn.net)
+        is_table = isinstance(inputs, Tensor) and inputs.ndim == 2 and not inputs.requires_grad
 
         def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-            layers = stack_linear(self.bnn.net, weights) if weights and is_table and inputs.ndim == 2 else None
+            layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
             return network(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
 
         return outputs
@@ -237,10 +238,10 @@ class Posterior(AbstractPosterior):
         with seeded(seed, "draws"), torch.no_grad():
             point, others = self._split(built(self.guide).gaussian_points())
             outputs = output_draws(self.bnn, blocks, point, inputs, sizes, seed=seed)
-        if outputs is None:
-            return None
-        latents = {name: value.expand(num_draws, *value.shape) for name, value in others.items()}
-        return Prediction(self._likelihood(outputs, latents), self.y_scaler)
+            if outputs is None:
+                return None
+            latents = {name: value.expand(num_draws, *value.shape) for name, value in others.items()}
+            return Prediction(self._likelihood(outputs, latents), self.y_scaler)
 
     def fixed_draws(self, num_draws: int, *, seed: int | None = None) -> FixedDraws:
         """Return what a predictor needs: draws as in `predict`, with the model and its units."""
@@ -259,7 +260,7 @@ class Posterior(AbstractPosterior):
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, (S, N)."""
-        with torch.no_grad(), fast_pyro(), poutine.block():
+        with fast_pyro(), poutine.block():
             return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
 
     def inputs(self, x: Any) -> X:
@@ -270,6 +271,8 @@ class Posterior(AbstractPosterior):
         example = self.example[0]
         row = None if isinstance(example, Inputs) else self.x_scaler.row(example)
         given = as_inputs(columns_by_name(x, self.record.feature_names or []), row=row)
+        if isinstance(x, Tensor) and x.requires_grad:
+            given = x  # checked, and with its graph
         is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():

@@ -40,7 +40,8 @@ class Predictor(nn.Module):
     It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
     keyword or position. Their values are not checked. It returns the mean and the standard deviation of the targets,
     (N,) or (N, K) each, in original units, or class probabilities (N, C) and (N, *positions, C): those of `predict`
-    with the same draws. It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
+    with the same draws. It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it. It
+    has gradients in x, which `predict` does not have.
     """
 
     def __init__(self, parts: Sequence[FixedDraws]) -> None:

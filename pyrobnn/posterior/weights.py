@@ -115,7 +115,8 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
 def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
     """Return a function drawn from the posterior, for Thompson sampling (Thompson 1933).
 
-    It maps inputs (N, *in) to the mean of the targets under the draw, (N, K), in original units.
+    It maps inputs (N, *in) to the mean of the targets under the draw, (N, K), in original units. It has the gradient in
+    a tensor of inputs that requires it, to climb to the maximum.
 
     Args:
         posterior: the posterior to draw from; in a mixture, the seed picks a member.
