@@ -21,7 +21,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
 from pyrobnn._torch import parameters
-from pyrobnn._torch.inputs import Inputs, X, shape_of
+from pyrobnn._torch.inputs import Inputs, X, shape_of, single
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
@@ -168,7 +168,7 @@ class BNN(PyroModule):
         """Draw the weights and the targets of a batch, and return the outputs (B, outputs); this is the Pyro model.
 
         Args:
-            x: inputs (B, *in), or several tensors.
+            x: inputs (B, *in), or several tensors; with an offset of the likelihood as the last column.
             y: targets (B,) or (B, K) to condition on, or None to draw them.
             weights: factors (B,) on the log-likelihoods of the examples; 1 if not given.
             num_data: N, the size of the whole data set; B if not given.
@@ -208,7 +208,14 @@ class BNN(PyroModule):
         with PerExample(weights, len(x), time_first=self._time_first):
             return self._call(weights, x)
 
+    @property
+    def has_offset(self) -> bool:
+        """Whether the last column of inputs is the offset of the likelihood, which the network does not see."""
+        return as_likelihood(self.settings["likelihood"]).offset is not None
+
     def _call(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
+        offset = single(x, "An offset")[:, -1:] if self.has_offset else None
+        x = x if offset is None else single(x, "An offset")[:, :-1]
         every_name = {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
         for name, row in self._padding.items():
             if (value := every_name.get(name)) is not None:
@@ -239,7 +246,8 @@ class BNN(PyroModule):
             )
             raise InputError(f"{text} for a single row too; {shape_of(x)} became {given}. {remedy}.", page=_PAGE)
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
-        return f.to(dtype) if f.is_floating_point() else f
+        f = f.to(dtype) if f.is_floating_point() else f
+        return f if offset is None else as_likelihood(self.settings["likelihood"]).shifted(f, offset)
 
     def cast_targets(self, y: Tensor, like: Tensor) -> Tensor:
         """Return targets in the type that the likelihood asks for, on the device of the outputs, (B,) or (B, K)."""

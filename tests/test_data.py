@@ -152,7 +152,8 @@ def test_each_row_of_a_class_is_as_likely_in_a_part():
 def test_copies_of_a_row_fall_on_one_side_in_baselines():
     data, rows = copied()
     labels = _folds(4, None, bnn.BNN(bnn.MLP(1, [2], 1)), data, 0)
-    folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, data.y, torch.ones(100), 1).folds
+    targets = (data.y, torch.ones(100), 1)
+    folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, *targets, at_zero=lambda x: 0).folds
     for number in range(60):
         assert len(set(labels[rows == number])) == 1
         assert len(set(folds[rows == number].tolist())) == 1

@@ -20,7 +20,7 @@ import pyrobnn as bnn
 from pyrobnn import guides, priors
 from pyrobnn._core.settings import Options, setting, to_dict
 from pyrobnn.inference.method import registry as methods
-from pyrobnn.likelihoods import Categorical, Gaussian
+from pyrobnn.likelihoods import Categorical, Gaussian, Poisson
 from pyrobnn.optimizers import Optimizer, Schedule
 from pyrobnn.priors import Normal, ScaleMixture
 
@@ -218,6 +218,7 @@ CASES = {
     "loader without pairs": (lambda: fit(x=loader(X), y=None), "A loader must yield pairs (x, y), or mappings with"),
     "loader and batch_size": (lambda: fit(x=loader(X, Y), y=None, batch_size=2), "`batch_size` belongs to the"),
     "loader with NaN": (lambda: fit(x=loader(X / 0, Y), y=None), "`x` must be finite"),
+    "offset that is no column": (lambda: fit_with(likelihood=Poisson(offset="hours")), "The offset 'hours' of the"),
     "nothing to optimise": (lambda: fit_with(likelihood=Gaussian(1.0), guide=Nothing()), "There is nothing to"),
     "validation that does not fit": (lambda: fit(validation=bnn.Data(torch.ones(2, 3), torch.ones(2))), "The network"),
     # posterior and prediction

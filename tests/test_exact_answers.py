@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import Net
 from scipy import stats
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 from torch import nn
 from torch.optim import lr_scheduler
@@ -13,6 +14,7 @@ from torch.optim import lr_scheduler
 import pyrobnn as bnn
 from pyrobnn.guides.correlated import LowRank
 from pyrobnn.inference.several.swag import _Path
+from pyrobnn.verdict.baselines import fit_baselines
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3))
@@ -97,6 +99,41 @@ def test_mode_evidence_and_covariance_of_generalised_linear_models_are_those_of_
     jacobian = np.stack([np.hstack([np.kron(np.eye(outputs), x), np.eye(outputs)]) for x in NEW])
     covariance = jacobian @ torch.linalg.inv(precision).numpy() @ jacobian.transpose(0, 2, 1)
     np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
+
+
+HOURS = np.random.default_rng(4).uniform(0.1, 10, 30)
+LONGER, TIMED = (np.insert(X, 1, np.log(factor * HOURS), 1) for factor in (2, 1))
+COUNTS = np.random.default_rng(5).poisson(HOURS * np.exp(0.5 * X[:, 0] - 0.3))
+TIMES = bnn.Data(TIMED, COUNTS, standardize=True, inputs="ranks", feature_names=["a", "log_hours", "b", "c"])
+RATES = {
+    bnn.likelihoods.Poisson(offset="log_hours"): stats.poisson,
+    bnn.likelihoods.NegativeBinomial(0.5, offset="log_hours"): lambda mean: stats.nbinom(2, 2 / (2 + mean)),
+}
+
+
+@pytest.mark.parametrize("setting", RATES)
+def test_rates_with_an_offset_are_those_of_maximum_likelihood(setting):
+    """The constant that they are compared with is the count of an hour."""
+    law, data = RATES[setting], TIMES.with_inputs("plain")
+    posterior = bnn.fit(linear(setting, prior=1e4), data, MODE, seed=0, **KIND)
+    best = minimize(lambda w: -law(HOURS * np.exp(DESIGN @ w)).logpmf(COUNTS).sum(), np.zeros(4), tol=1e-9).x
+    np.testing.assert_allclose(posterior.predict(TIMED, at_mean=True).mean, HOURS * np.exp(DESIGN @ best), rtol=1e-4)
+    constant = fit_baselines(setting, data, 1)["constant"].predict(data.x).mean.numpy() / HOURS
+    rate = COUNTS.sum() / HOURS.sum() if law is stats.poisson else constant[0]
+    np.testing.assert_allclose(constant, np.full(30, rate), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dispersion", [0.0, "heteroscedastic"])
+def test_twice_the_exposure_has_twice_the_mean(dispersion, tmp_path):
+    setting = bnn.likelihoods.ZeroInflated(dispersion, offset="log_hours")
+    net = bnn.MLP(TIMES.with_offset("log_hours").num_inputs, [3], setting.num_outputs(TIMES.y))
+    posterior = bnn.fit(bnn.BNN(net, likelihood=setting), TIMES, bnn.SVI(steps=5), seed=0, **KIND)
+    for predict in (posterior.predict, bnn.load(posterior.save(tmp_path / "p")).predict):
+        torch.testing.assert_close(predict(LONGER).mean, 2 * predict(TIMED).mean, rtol=1e-5, atol=0)
+    alone = posterior.predictor(20)(torch.tensor(TIMED))[0]
+    torch.testing.assert_close(alone.double(), predict(TIMED, num_draws=20).mean.double(), rtol=1e-5, atol=0)
+    with pytest.raises(bnn.InputError, match=r"must have shape \(N, 4\).* need their offset.* a, log_hours, b, c"):
+        posterior.predict(X)
 
 
 def test_two_columns_with_noise_of_their_own_in_standard_units():

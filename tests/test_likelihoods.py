@@ -362,7 +362,7 @@ REFUSED = {
     "limits": (lambda: lik.CensoredGaussian(2.0, 1.0), "`lower` must lie below `upper`, got 2.0 and 1.0"),
     "fractions": (check(lik.Poisson(), [0.5, 1.0], 1), "Poisson needs whole-number counts, got values such as 0.5"),
     "negative counts": (check(lik.NegativeBinomial(), [0, -1], 1), "NegativeBinomial needs counts from 0 up, got -1"),
-    "width of counts": (check(lik.Poisson(), [[0, 1]], 1), "Poisson() needs 2 network outputs"),
+    "width of counts": (check(lik.Poisson(), [[0, 1]], 1), "Poisson(offset=None) needs 2 network outputs"),
     "dispersion": (lambda: lik.NegativeBinomial(0.0), "NegativeBinomial: `dispersion`"),
     "zeros among prices": (check(lik.LogNormal(), [1.0, 0.0], 1), "LogNormal needs positive targets, got 0: for zeros"),
     "negative prices": (check(lik.Gamma(), [1.0, -2.0], 1), "Gamma needs positive targets, got -2"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets, as_tensor, check_count, check_finite, check_flag
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data import InputColumns
 from pyrobnn.data.splits import numbered, row_hashes, same_inputs, split_rows
@@ -71,6 +71,7 @@ class Data:
             raise InputError("`standardize` is for inputs of a single tensor: scale a mapping or tuple before.")
         self.inputs: InputColumns = inputs
         self._columns = _columns_of(self.x, inputs)
+        self.offset: int | None = None
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 
@@ -100,12 +101,23 @@ class Data:
 
     def with_inputs(self, inputs: InputColumns) -> "Data":
         """Return the same examples with other inputs of the network."""
-        return self if inputs == self.inputs else self._with(inputs=inputs, _columns=_columns_of(self.x, inputs))
+        if inputs == self.inputs:
+            return self
+        other = self._with(inputs=inputs, _columns=_columns_of(self.x, inputs))
+        return other if self.offset is None else other.with_offset(self.feature_names[self.offset])
+
+    def with_offset(self, name: str) -> "Data":
+        """Return the same examples with a column of a table that reaches the likelihood as it is, not the network."""
+        if not isinstance(self.x, Tensor) or self.x.ndim != 2 or name not in self.feature_names:
+            text = f"The offset {name!r} of the likelihood is no column of x, which has {listed(self.feature_names)}"
+            raise InputError(f"{text}: pass a frame with it, or its name in Data(..., feature_names=[...]).")
+        at = self.feature_names.index(name)
+        return self._with(offset=at, _columns=self._columns[self._columns != at])
 
     @property
     def num_inputs(self) -> int:
         """The numbers of an example that the network takes: those of x, and those that `inputs` adds."""
-        return self.x[0].numel() + len(self._columns) * (1 + 2 * _NUM_WAVES[self.inputs])
+        return self.x[0].numel() - (self.offset is not None) + len(self._columns) * (1 + 2 * _NUM_WAVES[self.inputs])
 
     @property
     def head(self) -> tuple[X, Tensor]:
@@ -126,12 +138,15 @@ class Data:
     def x_scaler(self) -> "Scaler":
         """The map of the inputs to those of the network, the identity if they are plain and not standardised."""
         scaler = Scaler.fit(single(self.x, "A table"), self.weights) if self.standardize else Scaler.identity()
-        if not len(self._columns):
+        if not len(self._columns) and self.offset is None:
             return scaler
         x = single(self.x, "A table")
         loc, scale = (value.expand(x.shape[1:]).clone() for value in (scaler.loc, scaler.scale))
         waves = 2.0 ** torch.arange(_NUM_WAVES[self.inputs], dtype=torch.float64, device=x.device)
-        return InputScaler(loc, scale, self._columns, quantiles_of(x[:, self._columns], self.weights), waves)
+        at = torch.arange(x.shape[1], device=x.device)
+        is_offset = at == (-1 if self.offset is None else self.offset)
+        quantiles = quantiles_of(x[:, self._columns], self.weights)
+        return InputScaler(loc, scale, self._columns, quantiles, waves, at[~is_offset], at[is_offset])
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -143,8 +158,10 @@ class Data:
         """Names of the constant columns of a table x with several rows."""
         if not isinstance(self.x, Tensor) or self.x.ndim != 2 or len(self) == 1:
             return []
-        is_constant = (self.x == self.x[:1]).all(0).tolist()
-        return list(itertools.compress(self.feature_names, is_constant))
+        is_constant = (self.x == self.x[:1]).all(0)
+        if self.offset is not None:
+            is_constant[self.offset] = False
+        return list(itertools.compress(self.feature_names, is_constant.tolist()))
 
     def mean_of(self, values: Tensor) -> float:
         """Return the weighted mean of a number per example, (N,)."""

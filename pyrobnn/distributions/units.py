@@ -76,20 +76,29 @@ class Scaler:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputScaler(Scaler):
-    """Standard units of a table x (N, D), and beside them the ranks, and `waves` of them, of some `columns` (C,)."""
+    """Standard units of the `plain` columns of a table x (N, D), then ranks, and `waves` of them, of `columns` (C,).
+
+    The column of the `offset`, (1,) or (0,), comes last, as it is.
+    """
 
     columns: Tensor
     quantiles: Tensor
     waves: Tensor
+    plain: Tensor
+    offset: Tensor
 
     def standard(self, x: Tensor) -> Tensor:
         """Map a table to all inputs, in the precision and place of the tensors."""
-        return torch.cat([super().standard(x), _ranks_of(x[:, self.columns], self.quantiles, self.waves)], 1)
+        ranks = _ranks_of(x[:, self.columns], self.quantiles, self.waves)
+        return torch.cat([super().standard(x)[:, self.plain], ranks, x[:, self.offset]], 1)
 
 
 def scaler_of(loc: Tensor, scale: Tensor, **more: Tensor) -> Scaler:
-    """Return the map with these `tensors`; `TypeError` for other names."""
-    return InputScaler(loc, scale, **more) if more else Scaler(loc, scale)
+    """Return the map with these `tensors`; `TypeError` for other names. Files from before offsets have none."""
+    if not more:
+        return Scaler(loc, scale)
+    places = {"plain": torch.arange(len(loc), device=loc.device), "offset": loc.new_empty(0, dtype=torch.int64)}
+    return InputScaler(loc, scale, **(places | more))
 
 
 class Moments(NamedTuple):

@@ -35,6 +35,7 @@ from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell, tell_of_constants
 from pyrobnn.inference.method import Engine, Run, guide_of
 from pyrobnn.inference.parts import PARTS, Facts, Given
+from pyrobnn.likelihoods.base import with_offset
 from pyrobnn.metrics import score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
@@ -167,7 +168,7 @@ class AbstractBNN(BaseEstimator):
     def _infer(self, coding: Coding, data: Data, *, learns_on: bool = False) -> Self:
         """Train on examples; `learns_on` if others follow."""
         given, run = self._given(), self._run()
-        tell_of_constants(data)
+        tell_of_constants(with_offset(given.likelihood, data))
         for name, fault in leaks(data, coding.encoder.columns).items():
             leak = Finding(fault, "care", facts={"columns": repr(name)}).lead
             warn_user(f"{leak}: leave it out then.", PoorFitWarning)
@@ -308,7 +309,7 @@ class AbstractBNN(BaseEstimator):
         """Return what checks of the fit look at, with the names of columns and classes."""
         coding, posterior = self._of_fit.coding, self.posterior_
         _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
-        if isinstance(scaler := posterior.members[0].x_scaler, InputScaler):
+        if isinstance(scaler := posterior.members[0].x_scaler, InputScaler) and len(scaler.columns):
             train = train.with_inputs("waves" if len(scaler.waves) else "ranks")
         of_table: Any = {"class_names": [*map(str, coding.kind.classes)], "columns": coding.encoder.positions()}
         evidence = Evidence(posterior, train, seed=posterior.seed, **of_table)

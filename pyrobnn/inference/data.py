@@ -34,7 +34,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.inference import limits
-from pyrobnn.likelihoods.base import as_likelihood, require_rows, target_units
+from pyrobnn.likelihoods.base import as_likelihood, require_rows, target_units, with_offset
 from pyrobnn.nets import is_custom, leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
@@ -136,7 +136,7 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
         with Work() if has_gpu() else nullcontext() as work:
             is_alone = shape_of(x[0]) == shape_of(inputs[0])
             shape = shape_of(x) if is_alone else f"(N, {inputs[0].numel()}), with those that `inputs` adds"
-            f = tried(bnn, weights, inputs, shape, advice)
+            f = tried(bnn, weights, inputs, shape + ", less the offset" * bnn.has_offset, advice)
     if changed := [name for name, value in weights.items() if written(value) != before[name]]:
         text = f"The network changes its parameter {changed[0]!r} when it is called: take that out of `forward` and "
         raise InputError(f"{text}hooks.", page=_PAGE)
@@ -409,6 +409,7 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
     """Return the source for data, checked against the model, in the units of the model if it has any."""
     if isinstance(data, Loader) and batch_size is not None:
         raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
+    data = with_offset(bnn.settings["likelihood"], data)
     with seeded(seed, "data"):
         head = data.head
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)

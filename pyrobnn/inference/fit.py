@@ -20,7 +20,7 @@ from pyrobnn.inference.scales.search import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import model_of
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.reading import Task
@@ -130,7 +130,7 @@ def fit(
         start=start,
         method=method,
     )
-    tell_of_constants(data)
+    tell_of_constants(with_offset(bnn.settings["likelihood"], data))
     with seeded(seed, "run"):  # no part of a fit, seeded or not, moves the streams of the caller
         if method is None:
             bnn, run = _by_rules(bnn, data, run)

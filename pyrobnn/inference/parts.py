@@ -27,7 +27,7 @@ from pyrobnn.inference.method import registry, with_guide, with_innermost
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.search import work_of_gradient
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
@@ -87,8 +87,8 @@ class Parts:
 
     def model(self, data: Data) -> BNN:
         with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
-            outputs = self.likelihood.num_outputs(data.y)
-            net = with_width(with_width(self.net, "in_features", data.num_inputs), "out_features", outputs)
+            outputs, seen = self.likelihood.num_outputs(data.y), with_offset(self.likelihood, data)
+            net = with_width(with_width(self.net, "in_features", seen.num_inputs), "out_features", outputs)
             return BNN(net, prior=self.prior, likelihood=self.likelihood)
 
 

@@ -15,6 +15,7 @@ from torch.distributions import Distribution, constraints
 from pyrobnn._core.errors import REFUSALS, InputError, counted, shown
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import Registry
+from pyrobnn.data.in_memory import Data
 from pyrobnn.distributions.support import base_of, log_prob
 from pyrobnn.distributions.units import Scaler
 
@@ -75,6 +76,7 @@ class BaseLikelihood:
         has_labels: whether targets are labels of classes.
         has_positions: whether targets are (N, *positions), such as the labels of the pixels of images.
         is_symmetric: whether numbers lie around their mean alike on both sides, given the outputs.
+        offset: the name of a column of x that `shifted` adds to outputs, and that the network does not see, or None.
         link: whether outputs are log odds or logs, of which 0 is a fixed point, or logits that others shift; None for
             others, such as locations. A last layer that limits such outputs is warned of.
 
@@ -86,6 +88,7 @@ class BaseLikelihood:
     has_labels: ClassVar[bool] = False
     has_positions: ClassVar[bool] = False
     is_symmetric: ClassVar[bool] = True
+    offset: str | None = None
     link: ClassVar[Literal["logits", "log odds", "logs"] | None] = None
 
     @property
@@ -117,6 +120,10 @@ class BaseLikelihood:
     def flat_outputs(self, f: Tensor) -> Tensor:
         """Return what the network gives, (N, ...), as outputs (N, outputs); by default it has to have this form."""
         return f
+
+    def shifted(self, f: Tensor, offset: Tensor) -> Tensor:
+        """Return outputs (N, outputs) with the offset (N, 1) in them; by default it is added to all."""
+        return f + offset
 
     def target_units(self, standard: Scaler) -> Scaler | None:
         """Return the map of targets to the units of the model, from the one that centres and scales them.
@@ -176,6 +183,20 @@ def as_module(module: Any) -> LikelihoodModule:
             page="how-to/own-part",
         )
     return LikelihoodModule()
+
+
+def with_offset(likelihood: Any, data: Any) -> Any:
+    """Return data whose column of the offset, if a likelihood has one, is no input of the network."""
+    name = as_likelihood(likelihood).offset
+    if name is None:
+        return data
+    if not isinstance(data, Data):
+        raise InputError(
+            f"The offset {name!r} is a column of data in memory, and a loader has no names: pass Data(x, y), as "
+            "bnn.Loader(loader).in_memory() makes of a loader.",
+            page=PAGE,
+        )
+    return data.with_offset(name)
 
 
 def target_units(likelihood: Any, standard: Scaler) -> Scaler:
@@ -389,7 +410,7 @@ def resolve(likelihood: Any) -> Any:
 
     Examples:
         >>> bnn.likelihoods.resolve("poisson")
-        Poisson()
+        Poisson(offset=None)
     """
     if callable(likelihood) and not isinstance(likelihood, (type, Likelihood)):
         return FromFunction(likelihood)

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
@@ -30,6 +31,10 @@ class CountLikelihood(BaseLikelihood):
 
     The log mean is capped at 20, a mean of 5e8, so that no output overflows. Beyond the cap the gradient is that at the
     cap, so that outputs come back. There is no lower bound: a mean may vanish, and its log stays exact.
+
+    Counts of unequal exposure, as of hours or of people, have the rate exp(f) for each unit of it: name the column of x
+    with its log as `offset`. It is added to the log of the mean as it is, neither scaled nor seen by the network, and
+    predictions need it too. As x of the Pyro model it is the last column.
     """
 
     is_symmetric: ClassVar[bool] = False
@@ -44,6 +49,10 @@ class CountLikelihood(BaseLikelihood):
         require_whole(y, type(self).__name__, "counts")
         check_width(self, y, outputs)
 
+    def shifted(self, f: Tensor, offset: Tensor) -> Tensor:
+        num = f.shape[1] // self.num_outputs(f.new_empty(1))
+        return f + (offset if num == f.shape[1] else pad(offset.expand(-1, num), (0, f.shape[1] - num)))
+
 
 @registry.register
 @setting
@@ -53,12 +62,18 @@ class Poisson(CountLikelihood):
     The log mean is capped at 20, as in `CountLikelihood`. The variance equals the mean; use `NegativeBinomial` where
     counts vary more.
 
+    Attributes:
+        offset: the column of x with the log of the exposure, as in `CountLikelihood`; None for equal exposure.
+
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Poisson())
-        >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
-        >>> posterior.predict([[1.0]]).log_prob([2]).shape
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Poisson(offset="log_hours"))
+        >>> data = bnn.Data([[0.0, 0.0], [1.0, 0.7], [2.0, 1.1]], [0, 2, 7], feature_names=["x", "log_hours"])
+        >>> posterior = model.fit(data, steps=20, seed=0, progress=False)
+        >>> posterior.predict([[1.0, 0.7]]).log_prob([2]).shape
         torch.Size([1])
     """
+
+    offset: str | None = None
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         return PoissonCounts()
@@ -85,6 +100,7 @@ class NegativeBinomial(WithNumber, CountLikelihood):
         dispersion: a number of at least 1e-6, "learned" for a value per target column, optimised with the guide, which
             starts at 1 and stays above 1e-6, where the distribution is nearly Poisson, "tuned" for a value chosen by
             the evidence, as in `pyrobnn.likelihoods.noise.Scale`, or "heteroscedastic" for a second output per column.
+        offset: the column of x with the log of the exposure, as in `CountLikelihood`; None for equal exposure.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
@@ -94,6 +110,7 @@ class NegativeBinomial(WithNumber, CountLikelihood):
     """
 
     dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Estimated = "tuned"
+    offset: str | None = None
     number: ClassVar[str] = "dispersion"
     least: ClassVar[float | None] = SMALLEST_DISPERSION
 
@@ -118,6 +135,7 @@ class ZeroInflated(WithNumber, CountLikelihood):
 
     Attributes:
         dispersion: as in `NegativeBinomial`, or 0 for Poisson counts. A heteroscedastic one is a third output.
+        offset: the column of x with the log of the exposure, as in `CountLikelihood`; None for equal exposure.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 2), likelihood=bnn.likelihoods.ZeroInflated(dispersion=0))
@@ -127,6 +145,7 @@ class ZeroInflated(WithNumber, CountLikelihood):
     """
 
     dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Estimated = "tuned"
+    offset: str | None = None
     number: ClassVar[str] = "dispersion"
     least: ClassVar[float | None] = SMALLEST_DISPERSION
 

@@ -220,7 +220,7 @@ class Posterior(AbstractPosterior):
         if linear:
             return Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
         network = DrawMap(self.bnn.outputs, inputs, self.bnn.net)
-        is_table = isinstance(inputs, Tensor) and inputs.ndim == 2 and not inputs.requires_grad
+        is_table = isinstance(inputs, Tensor) and inputs.ndim == 2 and not (inputs.requires_grad or self.bnn.has_offset)
 
         def outputs(weights: Mapping[str, Tensor]) -> Tensor:
             layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
@@ -281,7 +281,9 @@ class Posterior(AbstractPosterior):
         elif (isinstance(given, Inputs) or tuple(given.shape[1:]) != row) and not (
             is_sequence and given.ndim == example.ndim
         ):
-            raise InputError(wrong_shape(shape_of(given) if isinstance(given, Inputs) else tuple(given.shape), row))
+            fault = wrong_shape(shape_of(given) if isinstance(given, Inputs) else tuple(given.shape), row)
+            columns = f" New rows need their offset, one of the columns {listed(self.record.feature_names or [])}."
+            raise InputError(fault + columns * self.bnn.has_offset)
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
         for part in tensors_of(inputs):
             check_range(part, "x")

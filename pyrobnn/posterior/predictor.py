@@ -126,7 +126,7 @@ class _Member(nn.Module):
             load_forward_mode()
         moving = {name: weights[name] for name in self._moving}
         layers = stack_linear(self.bnn.net, weights) if moving and not self._is_linear else None
-        takes_rows = isinstance(fixed.example, Tensor) and fixed.example.ndim == 2
+        takes_rows = isinstance(fixed.example, Tensor) and fixed.example.ndim == 2 and not self.bnn.has_offset
         self.layers = nn.ModuleList(map(_Layer, layers)) if layers is not None and takes_rows else None
         if self.layers is None:
             for name, value in moving.items():

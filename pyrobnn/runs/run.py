@@ -217,8 +217,8 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., A
         return judged
     spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
     train, test, started = dataset.to_fit(), dataset.split(spec.data.split)[1], time.perf_counter()
-    if (width := train.num_inputs) != prepared.train.num_inputs:  # the held-out rows have another category
-        spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=width))
+    if more := train.num_inputs - prepared.train.num_inputs:  # the held-out rows have another category
+        spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=spec.net.in_features + more))
     whole = Prepared.of(spec, dataset, train, test, prepared.choice)
     with phase(f"fitting all {counted(len(dataset.data), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)

@@ -20,7 +20,7 @@ from pyrobnn.inference import Ensemble, parts
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Engine, Run, guide_of, with_guide
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
 from pyrobnn.tables.cells import require_order
@@ -187,7 +187,7 @@ class RunSpec:
         return dataclasses.replace(
             self,
             data=dataclasses.replace(self.data, test=share, inputs=chosen.inputs),
-            net=parts.with_width(chosen.net, "in_features", dataset.data.num_inputs),
+            net=parts.with_width(chosen.net, "in_features", with_offset(chosen.likelihood, dataset.data).num_inputs),
             prior=chosen.prior,
             likelihood=chosen.likelihood,
             fit=dataclasses.replace(self.fit, method=chosen.method, guide=None, settings={}),

@@ -16,7 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.distributions.units import Scaler
-from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
+from pyrobnn.likelihoods.base import as_likelihood, opened, target_units, with_offset
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
@@ -47,7 +47,8 @@ class Baseline:
 
     def predict(self, x: X) -> Prediction:
         """Return predictions for inputs (N, *in) in original units, single distributions."""
-        return self._problem.predict(self._parameters, self._features(x) @ self._weights[:-1] + self._weights[-1])
+        f = self._features(x) @ self._weights[:-1] + self._weights[-1]
+        return self._problem.predict(self._parameters, f, self._problem.at_zero(x))
 
     @property
     def noise(self) -> Tensor:
@@ -76,13 +77,18 @@ def fit_baselines(
     """
     if len(data) < 2:
         return {}
-    width = data.x[0].numel()
+    width, offset = data.x[0].numel(), with_offset(likelihood, data).offset
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
     rows = shuffled_rows(data)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     weights = torch.ones(len(y), dtype=torch.float64) if data.weights is None else data.weights[rows].double().cpu()
+
+    def at_zero(values: X) -> Tensor:
+        zero = torch.zeros(1, outputs, dtype=torch.float64)
+        return zero if offset is None else as_likelihood(likelihood).shifted(zero, flat_rows(values)[:, [offset]].cpu())
+
     with fast_pyro():
-        problem = _Problem.of(opened(likelihood), x, y, weights, outputs, folds=folds)
+        problem = _Problem.of(opened(likelihood), x, y, weights, outputs, at_zero=at_zero, folds=folds)
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, lambda x: torch.zeros(len(x), 0, dtype=torch.float64), x)}
@@ -112,7 +118,8 @@ class _Problem:
 
     The module maps outputs (..., N, outputs), in float64, to distributions of targets in units of the scaler. `centre`
     and `unit` are location and spread of the targets where outputs are locations; else 0 and 1, each (outputs,).
-    `least` bounds the parameters of the likelihood.
+    `least` bounds the parameters of the likelihood. `at_zero` gives the outputs of a function that is 0 at any inputs,
+    which hold the offset of the likelihood, and `zero` those of these rows.
     """
 
     module: PyroModule
@@ -124,10 +131,12 @@ class _Problem:
     unit: Tensor
     folds: Tensor | None
     least: float
+    at_zero: Callable[[X], Tensor]
+    zero: Tensor
 
     @classmethod
     def of(
-        cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, folds: bool = True
+        cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, at_zero: Any, folds: bool = True
     ) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = target_units(likelihood, Scaler.fit(y, targets=True))
@@ -141,7 +150,7 @@ class _Problem:
             target_scaler = Scaler.fit(targets.reshape(len(y), -1), targets=True)
             centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
         of_rows = same_inputs(x) % min(_FOLDS, len(y)) if folds else None
-        return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows, least)
+        return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows, least, at_zero, at_zero(x))
 
     @property
     def kept(self) -> Tensor:
@@ -153,13 +162,13 @@ class _Problem:
 
     def loss(self, f: Tensor, weights: Tensor) -> Tensor:
         """Return the negative log likelihood of the targets, in standard units, given outputs (..., N, outputs)."""
-        return -(weights * self.module(self.centre + self.unit * f).log_prob(self.y)).sum()
+        return -(weights * self.module(self.zero + self.centre + self.unit * f).log_prob(self.y)).sum()
 
-    def predict(self, parameters: Tensor, f: Tensor) -> Prediction:
-        """Return predictions for outputs (N, outputs) under parameters of the likelihood."""
+    def predict(self, parameters: Tensor, f: Tensor, zero: Tensor) -> Prediction:
+        """Return predictions for outputs (N, outputs) above those `at_zero` under parameters of the likelihood."""
         with fast_pyro(), torch.no_grad():
             self.put(parameters)
-            return Prediction(self.module(self.centre + self.unit * f[None]), self.scaler)
+            return Prediction(self.module(zero + self.centre + self.unit * f[None]), self.scaler)
 
     def put(self, parameters: Tensor) -> None:
         """Give the likelihood parameters, on the unconstrained side."""
@@ -192,7 +201,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X)
         best = score, coefficients[0], fitted, held_out
     assert best is not None  # there is a variance
     _, weights, fitted, held_out = best
-    return Baseline(rows, problem.predict(fitted, held_out), problem, fitted, features, weights)
+    return Baseline(rows, problem.predict(fitted, held_out, problem.zero), problem, fitted, features, weights)
 
 
 def _train(

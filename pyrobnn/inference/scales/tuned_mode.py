@@ -276,7 +276,7 @@ class TunedMode:
         self.bnn, self.weights, self.rows, self.threads = bnn, weights, rows, threads
         self._penalty, extra = search.hyperprior.penalty, search.hyperprior.noise_counts
         self.noise = mode_noise(bnn, weights, rows, extra=extra, is_tuned=search.rounds > 0)
-        group = groups_of(weights, search.per, rows.x.shape[1] if rows.x.ndim == 2 else None)
+        group = groups_of(weights, search.per, rows.x.shape[1] - bnn.has_offset if rows.x.ndim == 2 else None)
         if search.per == "input" and isinstance(self.noise, NoiseOutputs):
             group = (2 * group + self.noise.belongs).unique(return_inverse=True)[1]
         self.prior = PriorScales.of(bnn, weights, group, search.hyperprior, search.held)
@@ -397,7 +397,7 @@ def log_mass(deviation: Tensor, width: Tensor) -> Tensor:
 def output_process(bnn: BNN, weights: dict[str, Tensor], rows: Rows, seed: int) -> GaussianProcess | None:
     """Return a Gaussian process of the outputs after a step of Fisher scoring from zero, if there is any."""
     varies = as_likelihood(bnn.settings["likelihood"]).varies_normally
-    if rows.x.ndim != 2 or varies or first_layer(weights, rows.x.shape[1]) is None:
+    if rows.x.ndim != 2 or varies or bnn.has_offset or first_layer(weights, rows.x.shape[1]) is None:
         return None
     point = Point(bnn, weights, bnn.likelihood, list(weights))
     f = torch.zeros_like(bnn.outputs(weights, rows.x).detach())
