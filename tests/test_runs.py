@@ -84,6 +84,21 @@ def test_its_files_say_what_the_saved_posterior_says(whole):
     assert read_diagnosis(whole.path) == whole.diagnosis
 
 
+CONSTANT = {"name": "constant", "severity": "warning", "value": 0.01, "error": 0.02, "facts": {"rows": "24 rows"}}
+
+
+@pytest.mark.parametrize("change", [{"value": None}, {"name": "of yesterday"}, {"severity": "doubt"}, {"facts": {}}])
+def test_a_diagnosis_of_an_earlier_version_is_refused_in_words(change, whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "old")
+    for finding in (CONSTANT, CONSTANT | change):
+        text = json.dumps({"findings": [finding], "false_alarm_rate": 0.05})
+        (tmp_path / "old" / "diagnosis.json").write_text(text)
+        if finding is CONSTANT:
+            assert read_diagnosis(tmp_path / "old").names == ("constant",)
+    with pytest.raises(InputError, match=r"stored by an earlier version of pyrobnn: fit it again, `pyrobnn fit .*spec"):
+        read_diagnosis(tmp_path / "old")
+
+
 @pytest.mark.slow
 def test_the_resolved_spec_gives_the_same_run(whole, tmp_path, no_report):
     again = run(RunSpec.from_toml(whole.path / "spec.toml"), tmp_path / "again", progress=False)
@@ -337,6 +352,8 @@ def test_new_rows_are_predicted_from_all_rows(linear, tmp_path):
     frame, new = pd.read_csv(linear), np.array([[0.3, -1.0], [2.0, 1.0]])
     pd.DataFrame(new, columns=["a", "b"]).to_csv(tmp_path / "new.csv", index=False)
     found = predict_table(tmp_path / "run", tmp_path / "new.csv")
+    assert -np.inf in [finding.value for finding in result.diagnosis.findings]  # k-hat, of an exact posterior
+    assert read_diagnosis(result.path) == result.diagnosis
     mean, std = exact(frame, new)
     assert result.num_learned == len(frame)
     assert (np.abs(found["mean"] - mean) < 5 * std / 20 + 1e-3).all()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import to_json
 
@@ -107,7 +107,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write a file, whole or not at all; null stands for numbers that are not finite, tables for dataclasses."""
+def write_json(path: Path, values: Any, *, not_finite: Literal["null", "constants"] = "null") -> None:
+    """Write a file, whole or not at all; of numbers that are not finite null tells less, and constants read back."""
     with new_file(path) as file:
-        file.write_bytes(to_json(values, indent=2, inf_nan_mode="null") + b"\n")
+        file.write_bytes(to_json(values, indent=2, inf_nan_mode=not_finite) + b"\n")

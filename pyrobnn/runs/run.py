@@ -8,15 +8,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from safetensors.numpy import save
 
 import pyrobnn
-from pyrobnn._core.errors import counted, waiting
+from pyrobnn._core.errors import InputError, counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
@@ -170,7 +171,7 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> 
     metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
     files.write_json(place / "metrics.json", metrics | {"num_test": len(test)})
     diagnosis = diagnosis_of(evidence)
-    files.write_json(place / "diagnosis.json", diagnosis)
+    files.write_json(place / "diagnosis.json", diagnosis, not_finite="constants")
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
     write_table(rounded(table), place / "held_out.csv")
     doubts = _below_zero(table, train.y)
@@ -238,9 +239,15 @@ def predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
-    """Return the diagnosis of the fit of a run."""
-    folder = files.run_folder(run_dir, "diagnosis.json")
-    return TypeAdapter(Diagnosis).validate_json((folder / "diagnosis.json").read_bytes())
+    """Return the diagnosis of the fit of a run; refuse one whose findings this version cannot say."""
+    file = files.run_folder(run_dir, "diagnosis.json") / "diagnosis.json"
+    try:
+        diagnosis = TypeAdapter(Diagnosis).validate_json(file.read_bytes())
+        str(diagnosis)
+    except (ValidationError, KeyError, TypeError):
+        text = f"{file} was changed, or stored by an earlier version of pyrobnn: fit it again,"
+        raise InputError(f"{text} `pyrobnn fit {quote(str(file.with_name('spec.toml')))}`.") from None
+    return diagnosis
 
 
 def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
