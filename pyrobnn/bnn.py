@@ -21,7 +21,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
 from pyrobnn._torch import parameters
-from pyrobnn._torch.inputs import Inputs, X, shape_of, single
+from pyrobnn._torch.inputs import Inputs, X, shape_of, single, tensors_of
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
@@ -173,7 +173,14 @@ class BNN(PyroModule):
             weights: factors (B,) on the log-likelihoods of the examples; 1 if not given.
             num_data: N, the size of the whole data set; B if not given.
         """
-        f = self.outputs({name: getattr(self, name) for name in self.site_names}, x)
+        drawn = {name: getattr(self, name) for name in self.site_names}
+        for name, value in drawn.items():
+            if value.ndim != self.net.get_buffer(name).ndim:
+                text = f"The model takes one draw at a time, got {tuple(value.shape)} at {name!r}"
+                raise InputError(f"{text}: leave out `vectorize_particles=True` and `parallel=True`.")
+        if any(part.dtype != next(iter(drawn.values()), part).dtype for part in tensors_of(x)):
+            x = self.cast_inputs(x)
+        f = self.outputs(drawn, x)
         distribution = self.likelihood(f)
         observed = None if y is None else self.cast_targets(y, f)
         expected = distribution.batch_shape + distribution.event_shape

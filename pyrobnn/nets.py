@@ -169,7 +169,8 @@ def _obstacles(module: nn.Module) -> Iterator[str]:
     if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
         yield f"holds its weights in shards (FSDP): {_PLAIN}, with its full state"
     if isinstance(module, PyroModule) and module._pyro_samples:
-        yield "gives its weights priors itself: pass the network without them, of a BNN its `settings['net']`"
+        remedy = "pass parameters in place of each `PyroSample`, and priors by name, `prior={'0.weight': ...}`"
+        yield f"gives its weights priors itself: {remedy}; of a BNN pass `settings['net']`"
     if "train" in vars(module):
         yield _EXPORTED
     for hook, (kind, name) in product(module._forward_pre_hooks.values(), _BY_HOOK.items()):

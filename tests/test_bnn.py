@@ -106,6 +106,22 @@ def test_pyro_svi_takes_mini_batches_and_learns_deterministic_parameters_too():
     assert not torch.allclose(model.net.get_parameter("0.weight"), start)
 
 
+@pytest.mark.parametrize("guide", ["mean_field", "AutoNormal"])
+def test_pyro_takes_a_posterior_in_any_precision_and_draw_by_draw(guide):
+    posterior = small_model().fit(X, Y, guide=guide, steps=2, seed=0, progress=False)
+    parts, found = (posterior.bnn, posterior.guide), []
+    for x, y in ((X, Y), (X.double(), Y.double())):
+        pyro.set_rng_seed(0)
+        found.append(Trace_ELBO(num_particles=3).loss(*parts, x, y))
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+    at_once = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1)
+    draws, draws_at_once = (Predictive(*parts[:1], guide=parts[1], num_samples=3, parallel=p) for p in (False, True))
+    assert draws(X.double())["y"].shape == (3, len(X))
+    for call in (lambda: at_once.loss(*parts, X, Y), lambda: draws_at_once(X)):
+        with pytest.raises((bnn.InputError, NotImplementedError), match="leave out `vectorize_particles=True`"):
+            call()
+
+
 def test_patterns_choose_priors_and_the_first_match_wins():
     prior = {"*.bias": bnn.priors.Normal(5.0), "0.*": bnn.priors.Normal(0.1), "*": bnn.priors.Normal(2.0)}
     trace = trace_of(small_model(prior=prior), X, Y)

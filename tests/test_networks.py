@@ -7,11 +7,14 @@ import types
 import warnings
 
 import numpy as np
+import pyro
 import pytest
 import torch
 import torch.distributed as dist
 from helpers import Net
-from pyro.nn import PyroModule
+from pyro import poutine
+from pyro.distributions import Normal
+from pyro.nn import PyroModule, PyroSample
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.functional import dropout, gumbel_softmax
@@ -589,6 +592,25 @@ def test_modules_of_pyro_are_networks_also_after_a_call(run):
     if run:
         net(X)
     torch.testing.assert_close(fit(net).predict(X).mean, fit(plain).predict(X).mean)
+
+
+def test_a_network_of_modules_of_pyro_has_the_density_of_the_program_by_hand_whose_own_priors_are_refused():
+    net = PyroModule[nn.Sequential](PyroModule[nn.Linear](3, 2), nn.Tanh(), PyroModule[nn.Linear](2, 1))
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    for layer in (net[0], net[2]):
+        for name, value in [*layer.named_parameters()]:
+            setattr(layer, name, PyroSample(Normal(0.0, 1.0).expand(value.shape).to_event(value.ndim)))
+
+    def by_hand(x, y):
+        f = net(x)[:, 0]
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", Normal(f, 0.3), obs=y)
+
+    drawn = poutine.trace(model).get_trace(X, Y)
+    expected = poutine.trace(poutine.replay(by_hand, trace=drawn)).get_trace(X, Y)
+    torch.testing.assert_close(drawn.log_prob_sum(), expected.log_prob_sum())
+    with pytest.raises(bnn.InputError, match="pass parameters in place of each `PyroSample`, and priors by name"):
+        bnn.BNN(net)
 
 
 def test_outputs_in_half_precision_are_scored_in_that_of_the_weights():
