@@ -194,7 +194,6 @@ CASES = {
         "'prior' has a name that BNN needs itself",
     ),
     # fit
-    "loss by name": (lambda: bnn.SVI(loss="renyi"), "`loss` must be an ELBO of pyro.infer, such as RenyiELBO"),
     "loss and kl": (lambda: bnn.SVI(loss=Trace_ELBO(), kl="mc"), "`num_particles` of its own: leave out it or kl='mc'"),
     "loss and noise": (lambda: bnn.SVI(guides.MeanField(noise="local"), loss=Trace_ELBO()), "or noise='local'"),
     "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps` must be greater than 0, got 0"),

@@ -82,30 +82,26 @@ class Auto:
 
 @dataclasses.dataclass(frozen=True)
 class FromCallable:
-    """A guide made by a function of the model, such as `lambda model: AutoNormal(model, init_scale=0.01)`."""
+    """An instance of a guide, a function of inputs and targets that is one, or a function or class that makes one.
 
-    make: Callable[[Model], PyroModule]
-
-    def build(self, model: Model, *args: Any) -> PyroModule:
-        return _with_parameters(model, self.make, *args)
-
-
-@dataclasses.dataclass(frozen=True)
-class FromProgram:
-    """A guide itself: a function of inputs and targets with `pyro.sample` and `pyro.param`, or an instance of a guide.
-
-    Each fit trains a copy for its copy of the model. Of an autoguide that has run the copy starts at its parameters,
-    else at the network's weights, or where its `init_loc_fn` says if it is not the default.
+    What takes two arguments and is no class is a guide itself. Each fit trains a copy, for its copy of the model. Of an
+    autoguide that has run the copy starts at its parameters, else as `Auto` says, or by an `init_loc_fn` of its own.
     """
 
-    program: Callable[..., Any]
+    given: Callable[..., Any]
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        return _with_parameters(model, self._copy_for, *args)
+        return _with_parameters(model, self._made, *args)
 
-    def _copy_for(self, model: Model) -> Any:
-        guide = _copied(self.program, model) if isinstance(self.program, nn.Module) else self.program
-        return guide if isinstance(guide, (AutoGuide, BuiltGuide)) else ProgramGuide(guide)
+    def _made(self, model: Model) -> Any:
+        if isinstance(self.given, nn.Module):
+            guide = _copied(self.given, model)
+            return guide if isinstance(guide, (AutoGuide, BuiltGuide)) else ProgramGuide(guide)
+        try:
+            inspect.signature(self.given).bind("x", "y")
+        except TypeError:
+            return self.given(model)
+        return self.given(model) if isinstance(self.given, type) else ProgramGuide(self.given)
 
 
 class ProgramGuide(BuiltGuide, nn.Module):
@@ -175,8 +171,8 @@ def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: A
             guide = make(model)
             if not isinstance(guide, nn.Module):
                 raise InputError(
-                    f"A guide given as a function of the model must return a guide, such as AutoNormal(model), got "
-                    f"{guide!r}: a function that draws the sites itself takes inputs and targets, `def guide(x, y)`.",
+                    f"A function of the model must return a guide, such as AutoNormal(model), got {guide!r}: one that "
+                    "draws the sites itself takes inputs and targets, `def guide(x, y)`.",
                     page="how-to/guides",
                 )
             if any(isinstance(part, _OF_TWO_PHASES) for part in guide.modules()):
@@ -215,30 +211,15 @@ def autoguide_names() -> list[str]:
 
 
 def resolve_one(value: Any) -> Guide:
-    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function.
-
-    A function that can be called with two arguments, inputs and targets, is a guide itself, and so is an instance. Any
-    other function makes a guide from the model, and so does a class.
-    """
+    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function."""
     if isinstance(value, functools.partial) and _name_of(value.func) is not None and not value.args:
         return Auto(value.func.__name__, dict(value.keywords))
     name = value if isinstance(value, str) and value in autoguide_names() else _name_of(value)
     if name is not None:  # the point of AutoLaplaceApproximation is no posterior: `Laplace` has its Gaussian
         return Laplace(structure="full", curvature="hessian") if name == _OF_TWO_PHASES.__name__ else Auto(name)
     if callable(value) and not isinstance(value, Guide):
-        return FromProgram(value) if _takes_a_batch(value) else FromCallable(value)
+        return FromCallable(value)
     return registry.resolve(value)
-
-
-def _takes_a_batch(value: Callable[..., Any]) -> bool:
-    """Return whether a callable takes inputs and targets, as the model does; a class does not."""
-    if isinstance(value, (type, nn.Module)):
-        return isinstance(value, nn.Module)
-    try:
-        inspect.signature(value).bind("x", "y")
-    except TypeError:
-        return False
-    return True
 
 
 def _name_of(value: Any) -> str | None:
