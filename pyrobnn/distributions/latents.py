@@ -174,8 +174,7 @@ class ReparameterizedNormal(dist.Normal):
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ReparameterizedNormal":
         """Return the distribution itself for its batch shape; a single draw cannot serve a larger shape."""
         if torch.Size(batch_shape) != self.batch_shape:
-            text = "A guide of pyrobnn draws once at a time: leave out `vectorize_particles=True` and `parallel=True`."
-            raise NotImplementedError(text)
+            raise NotImplementedError("It has one draw: leave out `vectorize_particles=True` and `parallel=True`.")
         return self
 
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
