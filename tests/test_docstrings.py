@@ -25,7 +25,7 @@ METHODS = {
     "BNNRegressor": ["partial_fit", "predict", "predict_dist", "predict_interval", "set_params"],
     "Data": ["parts", "split"],
     "Mixture": ["draw", "predict", "save"],
-    "Posterior": ["draw", "map_draws", "mean", "predict", "save"],
+    "Posterior": ["draw", "from_draws", "from_guide", "map_draws", "mean", "predict", "save"],
     "Prediction": ["cdf", "class_probs", "interval", "log_prob", "mutual_information", "quantile", "sample"],
     "datasets.Dataset": ["split"],
     "guides.Laplace": ["around"],

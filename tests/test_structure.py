@@ -56,6 +56,7 @@ UPWARD = {
     "guides/laplace.py": {"curvature.kinds.check_structure"},
     "guides/map.py": {"inference.around.around"},
     "posterior/base.py": {"storage.save.save"},
+    "posterior/posterior.py": {"inference.around.from_draws", "inference.around.from_guide"},
 }
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {

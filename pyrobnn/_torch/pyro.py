@@ -65,3 +65,9 @@ def allow_new_home(part: nn.Module) -> None:
         if isinstance(module, PyroModule):
             module._pyro_context.used = False
             vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
+
+
+def parameters_outside(guide: PyroModule) -> list[str]:
+    """Return the names of parameters that calls under `local_parameters` asked Pyro for, and that no module holds."""
+    held = {id(parameter) for parameter in guide.parameters()}
+    return [name for name, value in guide._pyro_context.param_state["params"].items() if id(value) not in held]

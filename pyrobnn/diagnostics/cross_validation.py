@@ -17,7 +17,8 @@ from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.base import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
-from pyrobnn.inference.method import Run
+from pyrobnn.inference.mcmc.mcmc import Sampler
+from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
@@ -244,7 +245,8 @@ def loo(
             efficiency = float(az.ess(shared, method="mean").mean()) / stats["lp"].size
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
-    is_exact = all(tables and tables[0]["type"] in ("nuts", "hmc") for tables in methods)
+    exact = {"from_draws"} | {name for name in registry.names if issubclass(registry.get(name), Sampler)}
+    is_exact = all(tables and tables[0]["type"] in exact for tables in methods)
     return _mark(result, data, "" if is_exact else "LOO under q")
 
 

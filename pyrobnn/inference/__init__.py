@@ -3,7 +3,7 @@
 from pyrobnn.inference import defaults
 from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mclmc import MCLMC
-from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
+from pyrobnn.inference.mcmc.mcmc import HMC, NUTS, LogDensity, Sampler
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
@@ -27,10 +27,12 @@ __all__ = [
     "Ensemble",
     "EvidenceFramework",
     "History",
+    "LogDensity",
     "Method",
     "Offer",
     "Progress",
     "Run",
+    "Sampler",
     "SideBySide",
     "defaults",
     "fit",

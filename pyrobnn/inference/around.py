@@ -1,37 +1,42 @@
-"""Posteriors without a fit: the prior, and a point or Laplace approximation around weights trained elsewhere."""
+"""Posteriors without a fit: the prior, and what was trained or drawn elsewhere: weights, a guide, or chains."""
 
 import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from pyrobnn._core.errors import InputError, listed
+from pyrobnn._core.errors import InputError, listed, shown
 from pyrobnn._core.modes import gradients, plain_tensors
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
-from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn._torch.pyro import allow_new_home, fast_pyro, local_parameters, parameters_outside
 from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader, as_data, as_loader
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import as_guide
+from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.data import make_source, tried
+from pyrobnn.inference.data import Source, make_source, tried
 from pyrobnn.inference.laplace import complete
+from pyrobnn.inference.mcmc.chains import check_all_inferred
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
-from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import CUSTOM
 from pyrobnn.priors.factorized import Normal
 
 _ROWS_AT_ONCE = 1024
@@ -54,20 +59,84 @@ def around(
     data = as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         trained = model if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
-        source = make_source(data, trained, None, seed=seed)
-        in_data_units = {f"likelihood.{name}" for name, _ in trained.likelihood.named_buffers()}
-        bnn = trained.fresh(
-            device=resolve_device(device, source.products),
-            target_scale=source.target_scale,
-            state={name: value for name, value in trained.state_dict().items() if name not in in_data_units},
-        ).eval()
-        example = source.example(bnn)
+        source, bnn, example = _in_units(trained, data, seed, device)
         point = MapGuide(_moved(latent_sites(bnn, *example), dict(weights or {}))).to(example[0].device)
     table = to_dict(SVI(guide=guide) if method is None else method)
     posterior = source.posterior(bnn, point, example, seed=seed, method=table)
     if as_guide(guide).curvature is not None:
         complete(posterior, guide, source, progress=progress)
     return posterior
+
+
+def _in_units(trained: BNN, data: Any, seed: int, device: str) -> tuple[Source, BNN, Batch]:
+    """Return the source of data, and a copy of a trained model in its units, with rows to run it."""
+    source = make_source(as_data(data), trained, None, seed=seed)
+    in_data_units = {f"likelihood.{name}" for name, _ in trained.likelihood.named_buffers()}
+    bnn = trained.fresh(
+        device=resolve_device(device, source.products),
+        target_scale=source.target_scale,
+        state={name: value for name, value in trained.state_dict().items() if name not in in_data_units},
+    ).eval()
+    return source, bnn, source.example(bnn)
+
+
+@gradients()
+def from_draws(bnn: BNN, data: Any, draws: Mapping[str, Any], statistics: Mapping[str, Any], seed: int) -> Posterior:
+    """Return the posterior of stored draws; see `Posterior.from_draws`."""
+    check_all_inferred(bnn, "from_draws")
+    with seeded(seed, "fit"), fast_pyro():
+        source, model, example = _in_units(bnn, data, seed, str(bnn.like.device))
+        sites = latent_sites(model, *example)
+        values = {name: torch.tensor(np.asarray(given)).to(model.like) for name, given in draws.items()}
+        first, rank = values.get(sites[0].name), sites[0].start.ndim
+        axes = 2 if first is None else max(1, first.ndim - rank)
+        _require_sites(sites, {name: value.shape[axes:] for name, value in values.items()}, "`draws`")
+        numbers = {name: torch.tensor(np.asarray(given), dtype=torch.float64) for name, given in statistics.items()}
+        lengths = {name: tuple(value.shape[:axes]) for name, value in values.items()}
+        lengths |= {name: tuple(value.shape) for name, value in numbers.items()}
+        if len(set(lengths.values())) > 1 or axes > 2:
+            raise InputError(f"`draws` must be (chain, draw, ...) or (draw, ...), alike for all sites, got {lengths}.")
+        num_chains, num_draws = shape = (1, *lengths[sites[0].name])[-2:]
+        for site in sites:
+            z = values[site.name] if site.transform is None else site.transform.inv(values[site.name])
+            if not bool(z.isfinite().all()):
+                raise InputError(f"`draws[{site.name!r}]` is not finite, or lies outside the support of its prior.")
+        setting = Empirical(num_chains, num_draws, tuple(numbers))
+        guide = setting.build(model, *example)
+        kept = torch.stack([v.view(shape) for v in numbers.values()], -1) if numbers else guide.statistics
+        guide.hold(torch.cat([values[site.name].reshape(*shape, -1) for site in sites], -1), kept)
+    diverging = int(numbers["diverging"].sum()) if "diverging" in numbers else None
+    table = {"type": "from_draws", "guide": to_dict(setting)}
+    return source.posterior(model, guide, example, seed=seed, method=table, num_diverging=diverging)
+
+
+@gradients()
+def from_guide(bnn: BNN, data: Any, guide: PyroModule, seed: int) -> Posterior:
+    """Return the posterior of a trained guide; see `Posterior.from_guide`."""
+    if not isinstance(guide, PyroModule):
+        raise InputError(f"`guide` must be a PyroModule, which holds its parameters, got {shown(guide)}.")
+    with seeded(seed, "fit"), fast_pyro(), poutine.block(), torch.no_grad():
+        source, model, example = _in_units(bnn, data, seed, str(bnn.like.device))
+        guide = copy.deepcopy(guide).to(model.like.device)
+        allow_new_home(guide)
+        drawn = latent_values(poutine.trace(guide).get_trace(*example))
+        if outside := parameters_outside(guide):
+            text = f"The guide keeps {outside[0]!r} in Pyro's global store: hold it in the module, as a PyroParam."
+            raise InputError(text)
+        _require_sites(latent_sites(model, *example), {name: value.shape for name, value in drawn.items()}, "The guide")
+    table = {"type": "from_guide", "guide": {"type": CUSTOM, "class": type(guide).__name__}}
+    reason = "the guide was trained elsewhere: whether it has converged is unknown"
+    return source.posterior(model, guide, example, seed=seed, method=table, own_loop=True, stop_reason=reason)
+
+
+def _require_sites(sites: list[Site], given: Mapping[str, torch.Size], what: str) -> None:
+    """Refuse names and shapes of values that are not those of the sites."""
+    known = {site.name: site.start.shape for site in sites}
+    for name in known | dict(given):
+        has, expected = (tuple(shapes[name]) if name in shapes else "none" for shapes in (given, known))
+        if has != expected:
+            text = f"of {name!r} has shape {has}, expected {expected} after the axes of draws: the sites are"
+            raise InputError(f"{what} {text} {listed(known)}.")
 
 
 def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:

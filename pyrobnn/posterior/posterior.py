@@ -83,6 +83,59 @@ class Posterior(AbstractPosterior):
                 outputs = self.bnn.outputs(self.bnn.initial_values, example[0])
         self.outputs = outputs
 
+    @classmethod
+    def from_draws(
+        cls, bnn: BNN, data: Any, draws: Mapping[str, Any], *, statistics: Mapping[str, Any] = {}, seed: int = 0
+    ) -> "Posterior":
+        """Return the posterior of draws that another sampler made, such as NumPyro's, BlackJAX's or Stan's.
+
+        Args:
+            bnn: the model, whose parameters all have a prior.
+            data: the training data, as for `fit`, which also give the units of predictions.
+            draws: arrays (chain, draw, *event) by site, or (draw, *event), or the posterior of an ArviZ DataTree, as a
+                Dataset: constrained values, in the units that the model sees, which are those of standardised data.
+            statistics: numbers (chain, draw) or (draw,) by ArviZ's name, such as "diverging".
+            seed: default seed of `draw` and `predict`.
+
+        Raises:
+            InputError: names or shapes that are not those of the sites, or values outside the support of a prior.
+
+        Examples:
+            >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
+            >>> draws = {"0.weight": torch.randn(4, 50, 1, 1), "0.bias": torch.randn(4, 50, 1)}
+            >>> bnn.Posterior.from_draws(model, bnn.datasets.sinusoid(), draws).predict([[0.0], [0.3]])
+            Prediction(Normal, num_draws=200, num_inputs=2)
+        """
+        from pyrobnn.inference.around import from_draws
+
+        return from_draws(bnn, data, draws, statistics, seed)
+
+    @classmethod
+    def from_guide(cls, bnn: BNN, data: Any, guide: PyroModule, *, seed: int = 0) -> "Posterior":
+        """Return the posterior of a guide that Pyro's `SVI` trained on the model, which keeps its learned parameters.
+
+        Args:
+            bnn: the model.
+            data: the training data, as for `fit`; the guide is in the units that the model sees.
+            guide: a `PyroModule` that draws the sites, called as the model is. It is copied.
+            seed: default seed of `draw` and `predict`.
+
+        Raises:
+            InputError: names or shapes that are not those of the sites, or parameters outside the module.
+
+        Examples:
+            >>> import pyro
+            >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
+            >>> data, guide = bnn.datasets.sinusoid(), pyro.infer.autoguide.AutoNormal(model)
+            >>> svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO())
+            >>> loss = svi.step(data.x, data.y)  # take many steps
+            >>> bnn.Posterior.from_guide(model, data, guide).save("file").name  # load("file", guide=AutoNormal)
+            'file'
+        """
+        from pyrobnn.inference.around import from_guide
+
+        return from_guide(bnn, data, guide, seed)
+
     @property
     def members(self) -> tuple["Posterior", ...]:
         """The posterior itself: it is its only member, where a mixture has several."""

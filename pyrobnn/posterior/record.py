@@ -11,6 +11,8 @@ from pyrobnn._core.errors import InputError
 
 Table = dict[str, Any]
 StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
+CUSTOM = "custom"
+"""The type, in files, of a network or guide that is an object of the user's: to load it, it is passed again."""
 _ERRORS_OF_A_LEAD = 2.0  # up to which it may be chance
 _LENIENT = pydantic.ConfigDict(extra="ignore")  # of records of earlier versions
 

@@ -28,9 +28,9 @@ from pyrobnn.bnn import BNN, StartState
 from pyrobnn.distributions.units import Scaler, scaler_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, FitRecord, History
+from pyrobnn.posterior.record import CUSTOM, EngineRecord, FitRecord, History
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
-from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, answers, digest_of, frozen
+from pyrobnn.storage.save import FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, answers, digest_of, frozen
 
 Net = nn.Module | Callable[[], nn.Module]
 _MOST_NAMED, _SAME = 3, 0.01  # parameters named where a network is another, and the share its outputs may differ by
@@ -145,7 +145,7 @@ class SavedMixture:
     members: Annotated[list[Table], Field(min_length=1)]
 
 
-def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Posterior | Mixture:
+def load(path: str | Path, *, net: Net | None = None, guide: Any = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
     See docs/how-to/save-and-load.md.
@@ -154,6 +154,7 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
         path: the file.
         net: the network, if it was given as a module, or a function that makes it; with its frozen parameters, if
             it was saved without them. Its tensors, and outputs for the saved weights, are compared.
+        guide: what makes the guide of `Posterior.from_guide`: its class, or a function of the model.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
@@ -166,11 +167,13 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
         >>> torch.equal(bnn.load(file, net=net).mean()["0.bias"], posterior.mean()["0.bias"])  # yours is passed again
         True
     """
-    return from_tree(content_of(Path(path)), Path(path), net=net, device=device)
+    return from_tree(content_of(Path(path)), Path(path), net=net, guide=guide, device=device)
 
 
 @plain_tensors()
-def from_tree(content: Mapping[str, Any], path: Path, *, net: Net | None = None, device: str = "cpu") -> Any:
+def from_tree(
+    content: Mapping[str, Any], path: Path, *, net: Net | None = None, guide: Any = None, device: str = "cpu"
+) -> Any:
     """Return the posterior of a file with the content that `to_tree` made."""
     place = resolve_device(device)
     if "estimator" in content:
@@ -180,7 +183,7 @@ def from_tree(content: Mapping[str, Any], path: Path, *, net: Net | None = None,
         saved = [SavedPosterior(**each) for each in ([content] if mixture is None else mixture.members)]
     except InputError as error:
         raise InputError(f"{path} does not fit ({str(error).partition(': ')[2]}): restore it, or save again.") from None
-    posteriors = [_load(path, each, net, place) for each in saved]
+    posteriors = [_load(path, each, net, guide, place) for each in saved]
     if mixture is None:
         return posteriors[0]
     return Mixture(posteriors, seed=mixture.seed, record=FitRecord.from_table(mixture.info))
@@ -200,8 +203,11 @@ def content_of(path: Path) -> dict[str, Any]:
     return content
 
 
-def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
+def _load(path: Path, saved: SavedPosterior, net: Net | None, guide: Any, device: torch.device) -> Posterior:
     _check_rows(saved, path)
+    if (saved.guide.get("type") == CUSTOM) != (guide is not None):
+        text = f"was saved with your own guide, {saved.guide.get('class')}: pass what makes it, as `guide`"
+        raise InputError(f"{path} {'makes its guide itself: leave out `guide`' if guide else text}.")
     made = None if isinstance(net, nn.Module) or net is None else nets.owned(net)
     given = net if made is None else functools.cache(made.build)
     tensors = [*saved.model_state.values(), *saved.guide_state.values()]
@@ -210,7 +216,7 @@ def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.devi
             tensors += (given if isinstance(given, nn.Module) else given()).state_dict().values()
     bounds = Bounds(tensors, [saved.parts, saved.guide], path)
     try:
-        posterior = _build(saved, _net(saved, given, path), device, path, bounds)
+        posterior = _build(saved, _net(saved, given, path), device, path, bounds, guide=guide or saved.guide)
     except InputError:
         raise
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -278,7 +284,9 @@ def _net(saved: SavedPosterior, net: Net | None, path: Path) -> Any:
     return resolved
 
 
-def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bounds: Bounds) -> Posterior:
+def _build(
+    saved: SavedPosterior, net: Any, device: torch.device, path: Path, bounds: Bounds, *, guide: Any
+) -> Posterior:
     """Build model and guide in the order of `fit`, under its seed."""
     x_scaler, y_scaler = (_scaler_of(saved.scalers, name) for name in ("x", "y"))
     x = inputs_of(saved.example)
@@ -291,7 +299,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         _restore(bnn.eval(), state, "model", path)
         _require_same_answers(bnn, example[0], saved.answers, path)
         with bnn.without_network(outputs), bounds:
-            guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
+            guide = guides.resolve(guide).build(bnn, *example).to(device)
     _restore(guide, saved.guide_state, "guide", path)
     kept = vars(saved.history) if saved.history else {}
     curves: Any = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in kept.items()}

@@ -18,10 +18,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import CUSTOM
 
 FORMAT_VERSION = 3
-CUSTOM = "custom"
-"""The type of a network that is the user's `torch.nn.Module`."""
 WIDTH, INPUTS = "f", "x"
 _NUM_ROWS = 8
 

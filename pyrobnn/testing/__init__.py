@@ -1,8 +1,9 @@
-"""Conformance checks for priors, likelihoods and guides, also for custom parts: run them in your tests with pytest."""
+"""Conformance checks for priors, likelihoods, guides and methods, yours too: run them in your tests with pytest."""
 
 from pyrobnn.testing.checks import (
     GUIDE_CHECKS,
     LIKELIHOOD_CHECKS,
+    METHOD_CHECKS,
     PRIOR_CHECKS,
     check_combination,
     parametrize_combinations,
@@ -12,6 +13,7 @@ from pyrobnn.testing.checks import (
 __all__ = [
     "GUIDE_CHECKS",
     "LIKELIHOOD_CHECKS",
+    "METHOD_CHECKS",
     "PRIOR_CHECKS",
     "check_combination",
     "parametrize_combinations",

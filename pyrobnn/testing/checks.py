@@ -1,4 +1,4 @@
-"""The checks of priors, likelihoods and guides, alone and together: they raise AssertionError with the fault."""
+"""The checks of priors, likelihoods, guides and methods: they raise AssertionError with the fault."""
 
 import copy
 import json
@@ -31,7 +31,8 @@ from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference import SVI
+from pyrobnn.inference import SVI, fit
+from pyrobnn.inference import method as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
 from pyrobnn.inference.training.state import TrainingState, start
@@ -566,6 +567,77 @@ GUIDE_CHECKS: list[Check] = [
 Examples:
     >>> for check in bnn.testing.GUIDE_CHECKS[:2]:
     ...     check(bnn.guides.MeanField())  # an AssertionError says what is wrong
+"""
+
+
+def _fitted(setting: Any, bnn: BNN, data: Data | None = None, seed: int = 0) -> Any:
+    """Return the posterior of a method, or the mixture; that few draws or steps are poor is no news."""
+    with warnings.catch_warnings(action="ignore"):
+        return fit(bnn, data or make_data(), setting, seed=seed, device="cpu", progress=False)
+
+
+def check_method_repeats(setting: Any) -> None:
+    """Only the seed decides the bits of draws; the model that is given and all global state stay as they are."""
+    bnn, state = _model(_PRIORS["normal weights"]), torch.get_rng_state()
+    parts, tensors = repr(bnn), copy.deepcopy(bnn.state_dict())
+    with unchanged_globals("The method"):
+        first, again, other = (_fitted(setting, bnn, seed=seed) for seed in (0, 0, 1))
+    require(torch.equal(state, torch.get_rng_state()), "Fitting changed torch's global random state.")
+    _require_same_draws(first, again, "of two fits of the same seed")
+    same = [torch.equal(value, other.draw(2, seed=0)[name]) for name, value in first.draw(2, seed=0).items()]
+    require(not all(same), "Fits of different seeds draw the same: take random numbers from torch's generator.")
+    changed = [name for name, value in bnn.state_dict().items() if not torch.equal(value, tensors[name])]
+    require(repr(bnn) == parts and not changed, f"The fit changed the model that was given, {changed}: copy it.")
+
+
+def check_method_draws_and_predicts(setting: Any) -> None:
+    """Draws cover the sites in shape and support, and have finite predictions and scores in the shapes of the data."""
+    for name, prior in _PRIORS.items():
+        try:
+            posterior = _fitted(setting, _model(prior))
+        except InputError:
+            require(name != "normal weights", f"{setting!r} refuses a network with normal weights.")
+            continue
+        member, draws = posterior.members[0], posterior.draw(_NUM_DRAWS)
+        with fast_pyro(), poutine.block():
+            nodes = poutine.trace(member.bnn).get_trace(*member.example).nodes
+            sites = {site.name: site.start.shape for site in latent_sites(member.bnn, *member.example)}
+        require_equal("The sites of draws", {site: value.shape[1:] for site, value in draws.items()}, sites)
+        outside = [site for site, value in draws.items() if not bool(nodes[site]["fn"].support.check(value).all())]
+        require(not outside, f"Draws of {outside} lie outside of the prior's support.")
+        require_equal("The shape of a mean", posterior.predict(make_inputs(), num_draws=_NUM_DRAWS).mean.shape, (20,))
+        _require_prediction(posterior, make_data())
+
+
+def check_method_stores(setting: Any) -> None:
+    """A saved posterior is loaded with the same draws, and its record has the method, the examples and the time."""
+    posterior = _fitted(setting, _model(_PRIORS["normal weights"]))
+    record = posterior.record
+    found = (*(table["type"] for table in record.methods[:1]), record.num_data, record.seconds is not None)
+    require_equal("Method, examples and time in the record", found, (to_dict(setting)["type"], len(make_data()), True))
+    _require_storage(posterior, make_data())
+
+
+def check_method_refuses(setting: Any) -> None:
+    """Data that do not fit the network, in inputs or targets, are refused with an InputError."""
+    bnn, x, y = _model(_PRIORS["normal weights"]), make_inputs(), make_data().y
+    for name, data in {"inputs": Data(x[:, :2], y), "targets": Data(x, torch.stack([y, y], 1))}.items():
+        try:
+            _fitted(setting, bnn, data)
+        except InputError:
+            continue
+        raise AssertionError(f"{setting!r} takes {name} of another width: refuse them in `check`.")
+
+
+METHOD_CHECKS: list[Check] = [
+    check_method_repeats, check_method_draws_and_predicts, check_method_stores, check_method_refuses,
+    *_of_values("method", methods.resolve),
+]  # fmt: skip
+"""Plain functions of the setting of a method, with few draws or steps; each raises AssertionError with the fault.
+
+Examples:
+    >>> for check in bnn.testing.METHOD_CHECKS[:2]:
+    ...     check(bnn.SVI(steps=5))
 """
 
 

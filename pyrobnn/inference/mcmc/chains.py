@@ -262,11 +262,11 @@ class ChainMethod(BaseMethod[Posterior]):
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse parameters without a prior; numbers that are "tuned" are none once they are measured."""
         tuned = {f"likelihood.{name}_unconstrained" for name in open_numbers(bnn.settings["likelihood"], ("tuned",))}
-        _check_all_inferred(bnn, type(self).__name__, but=tuned)
+        check_all_inferred(bnn, type(self).__name__, but=tuned)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
-        _check_all_inferred(bnn, type(self).__name__)
+        check_all_inferred(bnn, type(self).__name__)
         starts = self.starts(bnn, data, run)
         with running(bnn.net, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, starts)
@@ -292,7 +292,8 @@ class ChainMethod(BaseMethod[Posterior]):
             )
 
 
-def _check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
+def check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
+    """Refuse parameters without a prior, which draws do not hold."""
     learned = [name for name, parameter in bnn.named_parameters() if parameter.requires_grad and name not in but]
     names = [name.removesuffix("_unconstrained") for name in learned]
     if not names:

@@ -1,9 +1,10 @@
-"""Markov chain Monte Carlo with gradients of all data, as methods for `fit`: NUTS and HMC on Pyro's kernels."""
+"""Markov chain Monte Carlo with all data at each step: the base for samplers, and NUTS and HMC on Pyro's kernels."""
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -11,12 +12,13 @@ from pyro.infer import mcmc
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyrobnn._core.errors import progress_bar, warn_user
+from pyrobnn._core.errors import InputError, progress_bar, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn.data.batches import Batch
+from pyrobnn.guides.sites import Site
 from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.mcmc import chains
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, LogJoint, Target, ValueAndGradient
@@ -27,23 +29,36 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26  # latents of all steps that a recorded kernel remembers, at most
-_STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
 _LENGTH_ROUNDING = 1e-6  # relative length added to a trajectory, so that 0.3 holds three steps of 0.1
 _LARGEST_CHANGE = 1000.0  # change of energy in nats above which a trajectory has diverged, as in Pyro
 
 
-class Potential:
-    """U(z) as Pyro's kernels call it, on {"z": vector}, with its gradient; `num_evaluations` counts calls and steps."""
+class LogDensity:
+    """log p(D, w(z)) + log |dw/dz| of unconstrained latents z (P,), the density of which `Sampler.walk` draws.
 
-    def __init__(self, evaluate: ValueAndGradient, leapfrog: Any = None) -> None:
-        self.evaluate, self.leapfrog = evaluate, leapfrog  # a `Leapfrog` under the captured engine
+    Attributes:
+        sites: the latent sites, whose entries follow each other in z, unconstrained.
+        num_evaluations: number of evaluations so far.
+    """
+
+    def __init__(self, sites: list[Site], evaluate: ValueAndGradient, leapfrog: "Leapfrog | None" = None) -> None:
+        self.sites, self._evaluate, self.leapfrog = sites, evaluate, leapfrog
         self.num_evaluations = 0
 
-    def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return U(z), (); its gradient in autograd is the gradient from `evaluate`."""
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return the log density of latents z (P,), (); not finite where the model overflows."""
+        return self.with_gradient(z)[0]
+
+    def with_gradient(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log density, (), and its gradient, (P,)."""
         ONE_THREAD.let_waiting_in()
         self.num_evaluations += 1
-        value: Tensor = _Evaluated.apply(parameters["z"], self.evaluate)
+        potential, slope = self._evaluate(z.detach())
+        return -potential, -slope
+
+    def potential(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return minus the log density at {"z": latents} for a kernel of Pyro, with its gradient in autograd."""
+        value: Tensor = _Evaluated.apply(parameters["z"], self)
         return value
 
 
@@ -51,10 +66,10 @@ class _Evaluated(torch.autograd.Function):
     """A value whose gradient was computed with it."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, evaluate: ValueAndGradient) -> Tensor:
-        value, gradient = evaluate(z.detach())
-        ctx.save_for_backward(gradient)
-        return value
+    def forward(ctx: Any, z: Tensor, density: LogDensity) -> Tensor:
+        value, gradient = density.with_gradient(z)
+        ctx.save_for_backward(-gradient)
+        return -value
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
@@ -132,10 +147,65 @@ class Leapfrog:
         self._index.zero_()
 
 
-class Hamiltonian(ChainMethod):
-    """Base of the methods that follow Hamilton's equations, one chain after another: write `kernel`."""
+@setting
+class Sampler(ChainMethod):
+    """Base of the methods that draw with all data: write `walk`, the rest is inherited; see docs/how-to/own-sampler.md.
 
-    warmup: int
+    Attributes:
+        num_draws, warmup, num_chains, init: as in `NUTS`.
+    """
+
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
+    init: Init = "prior"
+
+    def walk(self, density: LogDensity, start: Tensor) -> Iterator[tuple[Tensor, Mapping[str, float]]]:
+        """Yield the latents (P,) after each transition of a chain from `start`, and numbers by ArviZ's names, for ever.
+
+        The first `warmup` transitions are left out. Random numbers are those of torch's seeded global generator.
+        """
+        raise NotImplementedError
+
+    def recorded(self, log_joint: LogJoint, data: Batch, like: Tensor) -> "Leapfrog":
+        return Leapfrog(log_joint, data, like)
+
+    @property
+    def smaller_steps(self) -> Remedy | None:
+        return None
+
+    def sample(self, target: Target, run: Run) -> Chains:
+        name, data = type(self).__name__, target.all_data(type(self).__name__)
+        steps, (like,) = self.warmup + self.num_draws, target.starts(1)
+        total = self.num_chains * steps
+        make = partial(self.recorded, target.log_joint, data, like)
+        choice = choose_engine(run.engine, total * _TYPICAL_STEPS)
+        leapfrog, record = capture(choice, make, what="chains run", from_step=1)
+        evaluate = chains.eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
+        density, starts = LogDensity(target.sites, evaluate, leapfrog), target.starts(self.num_chains, evaluate)
+        kept = list[tuple[Tensor, Mapping[str, float]]]()
+        with progress_bar(total=total, shown=run.progress, desc=name, unit="step") as bar:
+            for chain, start in enumerate(starts):
+                with seeded(derive(run.seed, f"chain {chain}"), "transitions"):
+                    for step, (z, numbers) in zip(range(steps), self.walk(density, start), strict=False):
+                        if z.shape != start.shape or not bool(z.isfinite().all()):
+                            shape = f"latents {tuple(start.shape)}, got {tuple(z.shape)}, or values that are not finite"
+                            raise InputError(f"{name}.walk must yield {shape}.", page="how-to/own-sampler")
+                        bar.update()
+                        kept += [(z.detach().clone(), numbers)] if step >= self.warmup else []
+                bar.set_postfix({"chain": chain + 1, **{key: f"{value:.3g}" for key, value in kept[-1][1].items()}})
+        columns = {key: torch.tensor([numbers[key] for _, numbers in kept], dtype=torch.float64) for key in kept[0][1]}
+        diverging = int(columns["diverging"].sum()) if "diverging" in columns else None
+        if diverging:
+            warn_user(chains.diverged(diverging, len(kept)), remedy=self.smaller_steps)
+        draws = torch.stack([z for z, _ in kept]).unflatten(0, (self.num_chains, -1))
+        statistics = {key: values.view(self.num_chains, -1) for key, values in columns.items()}
+        return Chains(draws, statistics, record, steps, diverging)
+
+
+class Hamiltonian(Sampler):
+    """Base of the methods that follow Hamilton's equations by a kernel of Pyro: write `kernel`."""
+
     full_mass: bool
     max_tree_depth: int = 0  # of trajectories that double, which a recorded kernel remembers
 
@@ -143,55 +213,41 @@ class Hamiltonian(ChainMethod):
     def smaller_steps(self) -> Remedy:
         return Remedy("take smaller steps", ("fit.target_accept=0.95",))
 
-    def kernel(self, potential: Potential) -> MCMCKernel:
+    def kernel(self, density: LogDensity) -> MCMCKernel:
         raise NotImplementedError
 
-    def sample(self, target: Target, run: Run) -> Chains:
-        name, data = type(self).__name__, target.all_data(type(self).__name__)
-        (like,) = target.starts(1)
+    def recorded(self, log_joint: LogJoint, data: Batch, like: Tensor) -> Leapfrog:
         longest = 2**self.max_tree_depth // 2  # steps of a subtree
         kept = longest if longest * len(like) <= _MOST_NUMBERS else 0
-        steps = self.warmup + self.num_draws
-        total = self.num_chains * steps
-        make = partial(Leapfrog, target.log_joint, data, like, num_kept=kept, dense=self.full_mass)
-        choice = choose_engine(run.engine, total * _TYPICAL_STEPS)
-        leapfrog, record = capture(choice, make, what="chains run", from_step=1)
-        evaluate = chains.eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
-        potential, starts = Potential(evaluate, leapfrog), target.starts(self.num_chains, evaluate)
-        with progress_bar(total=total, shown=run.progress, desc=name, unit="step") as bar:
-            runs = [self._run_chain(chain, start, potential, run.seed, bar) for chain, start in enumerate(starts)]
-        statistics = torch.stack([numbers for _, numbers in runs])
-        diverging = int(statistics[..., 0].sum())
-        if diverging:
-            text = chains.diverged(diverging, self.num_chains * self.num_draws)
-            warn_user(text, remedy=self.smaller_steps)
-        by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
-        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, steps, diverging)
+        return Leapfrog(log_joint, data, like, num_kept=kept, dense=self.full_mass)
 
-    def _run_chain(self, chain: int, start: Tensor, potential: Potential, seed: int, bar: Any) -> tuple[Tensor, Tensor]:
-        """Return the draws (draw, P) of a chain and their statistics (draw, statistic)."""
-        kernel: Any = self.kernel(potential)
-        point, draws, statistics = {"z": start}, [], []
-        mean, divergences = 0.0, 0
-        with seeded(derive(seed, f"chain {chain}"), "transitions"):
-            kernel.initial_params = point
-            kernel.setup(self.warmup)
-            evaluations = potential.num_evaluations
-            for step in range(self.warmup + self.num_draws):
-                point = kernel.sample(point)
-                # Pyro keeps a running mean for each phase alone
-                index = step - self.warmup if step >= self.warmup else step
-                total, mean = mean * index, kernel._mean_accept_prob
-                bar.update()
-                if step >= self.warmup:
-                    acceptance = min(max(mean * (index + 1) - total, 0.0), 1.0)
-                    has_diverged = len(kernel._divergences) > divergences
-                    steps = potential.num_evaluations - evaluations
-                    draws.append(point["z"].detach())
-                    statistics.append([float(has_diverged), acceptance, float(kernel.step_size), float(steps)])
-                evaluations, divergences = potential.num_evaluations, len(kernel._divergences)
-            bar.set_postfix({"chain": chain + 1, **kernel.logging()})
-        return torch.stack(draws), torch.tensor(statistics, dtype=torch.float64)
+    def walk(self, density: LogDensity, start: Tensor) -> Iterator[tuple[Tensor, Mapping[str, float]]]:
+        kernel, point = cast("Any", self.kernel(density)), {"z": start}
+        kernel.density, kernel.initial_params, sample_momenta = density, point, kernel._sample_r
+
+        def momenta(name: str) -> Any:  # Pyro does not keep the energy
+            drawn = sample_momenta(name)
+            kernel.energy = float(_energy(kernel._potential_energy_last, drawn[1]["z",]))
+            return drawn
+
+        kernel._sample_r = momenta
+        kernel.setup(self.warmup)
+        mean, evaluations, divergences = 0.0, density.num_evaluations, 0
+        for step in itertools.count():
+            point = kernel.sample(point)
+            # Pyro keeps a running mean for each phase alone
+            index = step - self.warmup if step >= self.warmup else step
+            total, mean = mean * index, kernel._mean_accept_prob
+            num_steps = density.num_evaluations - evaluations
+            numbers = {
+                "diverging": float(len(kernel._divergences) > divergences),
+                "acceptance_rate": min(max(mean * (index + 1) - total, 0.0), 1.0),
+                "step_size": float(kernel.step_size),
+                "n_steps": num_steps,
+                "energy": kernel.energy,
+            }
+            yield point["z"], numbers | ({"tree_depth": num_steps.bit_length()} if self.max_tree_depth else {})
+            evaluations, divergences = density.num_evaluations, len(kernel._divergences)
 
 
 @registry.register
@@ -220,18 +276,14 @@ class NUTS(Hamiltonian):
         Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
-    num_draws: Count = 1000
-    warmup: Count = 1000
-    num_chains: Count = 4
     target_accept: Share = 0.8
     max_tree_depth: Count = 10
     full_mass: bool = False
-    init: Init = "prior"
 
-    def kernel(self, potential: Potential) -> MCMCKernel:
-        remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
+    def kernel(self, density: LogDensity) -> MCMCKernel:
+        remembers = density.leapfrog is not None and density.leapfrog.num_kept
         return (RecordedNUTS if remembers else mcmc.NUTS)(
-            potential_fn=potential,
+            potential_fn=density.potential,
             full_mass=self.full_mass,
             target_accept_prob=self.target_accept,
             max_tree_depth=self.max_tree_depth,
@@ -256,16 +308,12 @@ class HMC(Hamiltonian):
 
     step_size: Positive | None = None
     trajectory_length: Positive = math.pi / 2
-    num_draws: Count = 1000
-    warmup: Count = 1000
-    num_chains: Count = 4
     target_accept: Share = 0.8
     full_mass: bool = False
-    init: Init = "prior"
 
-    def kernel(self, potential: Potential) -> MCMCKernel:
+    def kernel(self, density: LogDensity) -> MCMCKernel:
         return mcmc.HMC(
-            potential_fn=potential,
+            potential_fn=density.potential,
             step_size=self.step_size or 1.0,
             trajectory_length=self.trajectory_length * (1 + _LENGTH_ROUNDING),
             adapt_step_size=self.step_size is None,
@@ -284,12 +332,12 @@ class HMC(Hamiltonian):
 class RecordedNUTS(mcmc.NUTS):
     """Pyro's NUTS (Betancourt 2017, appendix A), whose doublings run all steps before a look at where they turned."""
 
-    potential_fn: Potential
+    density: LogDensity
     _root_of: Tensor | None = None
 
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         latents, potential, gradients = self._fetch_from_cache()
-        leapfrog = self.potential_fn.leapfrog
+        leapfrog: Any = self.density.leapfrog
         place, gradient = latents["z"].detach(), gradients["z"]
         inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
         if inverse is not self._root_of:
@@ -313,14 +361,15 @@ class RecordedNUTS(mcmc.NUTS):
 
     def move(self, state: PhasePoint, potential: Tensor) -> tuple[Tensor | None, float, bool]:
         """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
-        before, leapfrog = _energy(potential, state.momentum), self.potential_fn.leapfrog
+        before, leapfrog = _energy(potential, state.momentum), cast("Leapfrog", self.density.leapfrog)
+        self.energy = float(before)
         ends, total = {1: state, -1: state}, state.momentum.double()
         log_weight, accepted, num_steps = torch.zeros((), dtype=torch.float64), 0.0, 0
         moved = None
         for depth in range(self._max_tree_depth):
             direction = 1 if float(torch.rand(())) < 0.5 else -1
             ends[direction], _ = leapfrog.move(ends[direction], direction * self.step_size, 2**depth)
-            self.potential_fn.num_evaluations += 2**depth
+            self.density.num_evaluations += 2**depth
             places, momenta, potentials = leapfrog.path(2**depth)
             change = (_energy(potentials, momenta) - before).nan_to_num(math.inf, math.inf).cpu()
             accepted += float((-change).exp().clamp(max=1).sum())
