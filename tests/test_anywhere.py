@@ -60,6 +60,7 @@ def test_draws_of_numpyro_are_judged_and_kept(tmp_path):
         assert torch.equal(other.predict(GRID).mean, posterior.predict(GRID).mean)
 
 
+@pytest.mark.slow
 def test_constrained_sites_and_a_single_chain():
     draws = {name: values[0] for name, values in NUMPYRO.items()} | {"likelihood.scale": np.full(250, 0.3)}
     posterior = bnn.Posterior.from_draws(INFERRED, GAP, draws)
@@ -77,7 +78,10 @@ class InTheStore(pyro.nn.PyroModule):
 def test_what_does_not_fit_the_model_is_refused():
     learned = bnn.BNN(NET, likelihood=bnn.likelihoods.Gaussian("learned"))
     small = AutoNormal(bnn.BNN(bnn.MLP(1, [4], 1), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(0.3)))
-    small(*GAP.tensors)
+    whole = AutoNormal(MODEL)
+    for guide in (small, whole):
+        pyro.clear_param_store()  # it has the parameters of both by the same names
+        guide(*GAP.tensors)
     for draws, model, message in (
         ({}, MODEL, "`draws` of '0.weight' has shape none, expected .5, 1. after the axes of draws: the sites are"),
         (NUMPYRO | {"f": 0.0}, MODEL, "`draws` of 'f' has shape .*, expected none"),
@@ -87,7 +91,7 @@ def test_what_does_not_fit_the_model_is_refused():
         (NUMPYRO | {"likelihood.scale": -np.ones((4, 250))}, INFERRED, "is not finite, or lies outside"),
         (NUMPYRO, learned, "likelihood.scale would have to be optimised"),
         (small, MODEL, r"of '0.weight' has shape \(4, 1\), expected \(5, 1\)"),
-        (small, INFERRED, "The guide of 'likelihood.scale' has shape none"),
+        (whole, INFERRED, "The guide of 'likelihood.scale' has shape none"),
         (InTheStore(), MODEL, "keeps 'loc 0.weight' in Pyro's global store"),
         (lambda x, y: None, MODEL, "must be a PyroModule, which holds its parameters, got"),
     ):
@@ -106,7 +110,8 @@ def test_a_guide_that_pyro_trained_is_a_posterior(tmp_path):
         svi.step(*GAP.tensors)
     posterior = bnn.Posterior.from_guide(model, GAP, guide)
     draws = posterior.draw(400)
-    for name, (loc, scale) in {name: guide._get_loc_and_scale(name) for name in draws}.items():
+    for name in draws:
+        loc, scale = guide._get_loc_and_scale(name)
         assert bool(((draws[name].mean(0) - loc).abs() < 5 * scale / 20).all())
         assert bool((draws[name].std(0) / scale - 1).abs().max() < 5 / 800**0.5)
     assert torch.equal(posterior.bnn.likelihood.scale, model.likelihood.scale)
@@ -123,14 +128,10 @@ def test_a_guide_that_pyro_trained_is_a_posterior(tmp_path):
     pyro.clear_param_store()
 
 
-METHODS = [
-    bnn.SVI(steps=5),
-    bnn.NUTS(num_draws=6, warmup=6, num_chains=2, max_tree_depth=3),
-    bnn.MCLMC(num_draws=6, warmup=200, num_chains=2),
-]
+METHODS = [bnn.SVI(steps=5), bnn.NUTS(6, 6, 2, max_tree_depth=3), bnn.MCLMC(6, warmup=200, num_chains=2)]
 
 
-@pytest.mark.one_in(1, 1)
+@pytest.mark.slow
 @parametrize_with_checks(METHODS, METHOD_CHECKS)
 def test_methods_pass_the_checks(part, check):
     check(part)
@@ -138,20 +139,13 @@ def test_methods_pass_the_checks(part, check):
 
 @dataclasses.dataclass(frozen=True)
 class Wrong(bnn.inference.Sampler):
-    """Chains that say nothing of the data, of a walk that is at fault."""
+    """Chains with a fault: values by a clock, the same for all seeds, or that are not finite."""
 
-    num_draws: int = 2
-    warmup: int = 1
-    num_chains: int = 1
-    fault: str = "steps of the clock"
+    fault: str = "clock"
 
     def walk(self, density, start):
-        generator = torch.Generator().manual_seed(7)
         while True:
-            noise = torch.randn(start.shape, generator=generator)
-            if self.fault == "steps of the clock":
-                noise = start * 0 + float(next(CLOCK))
-            yield {"one width": noise, "nan": noise / 0 - noise / 0, "short": noise[1:]}.get(self.fault, noise), {}
+            yield {"clock": start * 0 + next(CLOCK), "seed": start * 0, "finite": start / 0}[self.fault], {}
 
 
 CLOCK = itertools.count()
@@ -167,23 +161,17 @@ class Elsewhere(bnn.inference.BaseMethod):
         return posterior
 
 
-CHECKS = {check.__name__: check for check in METHOD_CHECKS}
-FAULTS = [
-    (Wrong(), "repeats"),
-    (Wrong(fault="one seed"), "repeats"),
-    (Wrong(fault="nan"), "draws_and_predicts"),
-    (Wrong(fault="short"), "draws_and_predicts"),
-    (Elsewhere(), "stores"),
-    (Elsewhere(), "refuses"),
-    (Elsewhere(), "round_trips"),
-]
+CHECKS = {check.__name__.removeprefix("check_method_"): check for check in METHOD_CHECKS}
+FAULTS = [("clock", "repeats"), ("seed", "repeats"), ("finite", "draws_and_predicts")]
+FAULTS = [(Wrong(2, 1, 1, fault=fault), check) for fault, check in FAULTS]
+FAULTS += [(Elsewhere(), check) for check in ("stores", "refuses", "round_trips")]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("method", "check"), FAULTS, ids=str)
 def test_wrong_methods_are_caught(method, check):
-    with pytest.raises((AssertionError, bnn.InputError)):
-        CHECKS[f"check_method_{check}"](method)
+    with pytest.raises((AssertionError, RuntimeError, bnn.InputError)):
+        CHECKS[check](method)
 
 
 @pytest.mark.slow
