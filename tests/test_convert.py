@@ -480,3 +480,35 @@ def test_reliability_diagrams_get_labels(trees):
         labels = tree["posterior_predictive"].y
         assert labels.dtype == tree["observed_data"].y.dtype == np.int64
         assert set(np.unique(labels)) <= {0, 1, 2}
+
+
+def test_noise_is_in_original_units_and_columns_have_names():
+    """The deviation of a prediction is the root of the mean square of the noise, for the same draws."""
+    posterior = fit(TWO, outputs=2, likelihood=INFERRED, steps=5)
+    names = {"target": ["height", "price"], "obs_id": [f"row {n}" for n in range(24)]}
+    tree = bnn.to_datatree(posterior, TWO, num_draws=40, coords=names, dims={"2.bias": ["column"]})
+    noise = posterior.predict(X, draws=posterior.draw(40)).aleatoric_std
+    scale = tree["posterior"]["likelihood.scale"]
+    np.testing.assert_allclose((scale**2).mean(("chain", "draw")) ** 0.5, noise[0], rtol=1e-5)
+    assert scale.dims == ("chain", "draw", "target")
+    assert float(tree["prior"]["likelihood.scale"].median()) == pytest.approx(0.674, rel=0.4)  # of |z|, z ~ N(0, 1)
+    assert tree["observed_data"].sel(obs_id="row 3", target="price").y == TWO.y[3, 1]
+    assert tree["posterior"]["2.bias"].dims[2:] == ("column",)
+    assert list(bnn.eval_datatree(posterior, TWO, num_draws=4, coords=names)["observed_data"].target) == names["target"]
+    for plot in (az.plot_ppc_pit, az.plot_loo_pit):
+        assert plot(tree.sel(target="price")).viz["figure"].item().axes
+        plt.close("all")
+
+
+@pytest.mark.slow
+def test_chains_have_energy_and_depth():
+    """Of a normal posterior in P dimensions the energy is a constant and half a chi-squared with 2 P degrees."""
+    method = bnn.NUTS(num_draws=200, warmup=100, num_chains=2)
+    model = bnn.BNN(nn.Linear(2, 1), prior=UNIT, likelihood=KNOWN)
+    tree = bnn.to_datatree(bnn.fit(model, PLAIN, method, seed=0, progress=False), PLAIN, prior=False)
+    stats_of = tree["sample_stats"]
+    assert float(stats_of.energy.var()) == pytest.approx(3.0, rel=0.5)  # the variance of Gamma(P, 1) for P = 3
+    np.testing.assert_array_equal(stats_of.tree_depth, np.ceil(np.log2(stats_of.n_steps + 1)))
+    assert float(az.bfmi(tree)["energy"].min()) > 0.5
+    assert az.plot_energy(tree).viz["figure"].item().axes
+    plt.close("all")

@@ -40,7 +40,8 @@ _DEFAULT_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
 _FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS = 50, 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
-_TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}  # in ArviZ, of statistics that are no real numbers
+_TYPES: dict[str, type] = {"diverging": bool, "n_steps": int, "tree_depth": int}  # in ArviZ, of no real numbers
+_NOISE = "likelihood.scale"  # a site in the units of the targets
 _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data")
 
 
@@ -53,13 +54,15 @@ def to_datatree(
     monitor: Any = "auto",
     prior: bool = True,
     seed: int | None = None,
+    coords: Mapping[str, Any] = {},
+    dims: Mapping[str, Sequence[str]] = {},
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and their predictions and densities at some data, as an ArviZ DataTree.
 
     All groups, which docs/how-to/arviz.md lists, come from the same joint draws, with dimensions (chain, draw, ...). A
     guide is a chain, and a mixture has one for each member; Markov chains of equal number and length follow each other.
-    Targets and their densities are in original units. Left out are `log_q` of sample_stats where a member lacks it, and
-    prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
+    Targets, their densities and `likelihood.scale` are in original units. Left out are `log_q` of sample_stats where a
+    member lacks it, and prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
 
     Args:
         posterior: a posterior or a mixture.
@@ -71,6 +74,8 @@ def to_datatree(
             names, such as ["4.*", "likelihood.*"]. If some are left out, `site_norm` has the norms of all weight sites.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
+        coords: labels of dimensions, such as {"obs_id": names of rows, "target": names of columns}, as in ArviZ.
+        dims: names of the dimensions of variables, in place of those given here.
 
     Raises:
         InputError: data, inputs or posteriors that do not fit together, too few draws, or a `monitor` of no site.
@@ -96,15 +101,15 @@ def to_datatree(
     groups |= drawn | {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
-    coords = monitored.coords | {"feature": list(data.feature_names)}
+    labels = monitored.coords | {"feature": list(data.feature_names)} | dict(coords)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
         return az.from_dict(
             groups,
-            dims=monitored.dims | _data_dims(data, groups, "obs_id"),
-            coords=coords,
-            pred_dims=_data_dims(data, groups, "pred_id"),
-            pred_coords=coords,
+            dims=monitored.dims | _data_dims(data, groups, "obs_id") | dict(dims),
+            coords=labels,
+            pred_dims=_data_dims(data, groups, "pred_id") | dict(dims),
+            pred_coords=labels,
             attrs=dict.fromkeys(groups, attrs) | {"/": attrs | reason},
         )
 
@@ -116,6 +121,7 @@ def eval_datatree(
     num_draws: int | None = None,
     monitor: Any = "auto",
     seed: int | None = None,
+    **labels: Any,
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
@@ -128,7 +134,7 @@ def eval_datatree(
         >>> dict(bnn.eval_datatree(posterior, test, num_draws=100)["posterior_predictive"]["y"].sizes)
         {'chain': 1, 'draw': 100, 'obs_id': 10}
     """
-    tree = to_datatree(posterior, data, num_draws=num_draws, monitor=monitor, prior=False, seed=seed)
+    tree = to_datatree(posterior, data, num_draws=num_draws, monitor=monitor, prior=False, seed=seed, **labels)
     for group in set(tree.children) - set(_HELD_OUT):
         del tree[group]
     return tree
@@ -202,7 +208,7 @@ class _Converter:
         if self.x_pred is not None:
             elsewhere = member.predict(self.x_pred, draws=draws)
             tensors["predictions"] = self.predictive(elsewhere, derive(seed, "predictions"))
-        return {"posterior": self.monitored.select(draws)} | _numpy(tensors)
+        return {"posterior": self.monitored.select(draws, member)} | _numpy(tensors)
 
     def predictive(self, prediction: Prediction, seed: int) -> dict[str, Tensor]:
         """Return targets drawn for each draw of the weights, and their means or probabilities."""
@@ -303,7 +309,7 @@ def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: 
         prediction, found = prior.predict(converter.data.x, draws=draws), {}
         if bool(prediction.draw_means.isfinite().all()):
             found = {"prior_predictive": converter.predictive(prediction, next(noise_seeds))}
-        return {"prior": converter.monitored.select(draws)} | _numpy(found)
+        return {"prior": converter.monitored.select(draws, prior)} | _numpy(found)
 
     return _chained(prior.map_traces(latent_values, convert, num_draws, seed=derive(seed, "prior")), 1)
 
@@ -353,8 +359,10 @@ class Monitored:
     coords: dict[str, list[str]]
     normed: list[str]
 
-    def select(self, draws: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    def select(self, draws: Mapping[str, Tensor], member: Posterior) -> dict[str, np.ndarray]:
         """Return the variables kept of a block of draws (B, *event), the draws on the leading axis."""
+        if _NOISE in draws:
+            draws = {**draws, _NOISE: draws[_NOISE] * member.y_scaler.scale.to(draws[_NOISE])}
         kept = {name: values.cpu().numpy().copy() for name, values in draws.items() if name in self.dims}
         if self.normed:
             norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self.normed]
@@ -384,7 +392,9 @@ def _site_dims(sites: Mapping[str, Tensor]) -> dict[str, list[str]]:
         layer, _, leaf = name.rpartition(".")
         suffixes = {("weight", 2): ("out", "in"), ("bias", 1): ("out",)}.get((leaf, value.ndim), ())
         sizes = {f"{layer}.{suffix}".lstrip("."): size for suffix, size in zip(suffixes, value.shape, strict=False)}
-        if value.ndim != len(sizes) or any(known.get(dim, size) != size for dim, size in sizes.items()):
+        if name == _NOISE:
+            found[name] = ["target"][: value.ndim]
+        elif value.ndim != len(sizes) or any(known.get(dim, size) != size for dim, size in sizes.items()):
             found[name] = [f"{name}.dim_{index}" for index in range(value.ndim)]
         else:
             known |= sizes

@@ -17,7 +17,7 @@ from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.base import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
-from pyrobnn.inference.mcmc.mcmc import Sampler
+from pyrobnn.inference.mcmc.mcmc import WalkMethod
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
@@ -245,7 +245,7 @@ def loo(
             efficiency = float(az.ess(shared, method="mean").mean()) / stats["lp"].size
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
-    exact = {"from_draws"} | {name for name in registry.names if issubclass(registry.get(name), Sampler)}
+    exact = {"from_draws"} | {name for name in registry.names if issubclass(registry.get(name), WalkMethod)}
     is_exact = all(tables and tables[0]["type"] in exact for tables in methods)
     return _mark(result, data, "" if is_exact else "LOO under q")
 

@@ -147,18 +147,10 @@ class Leapfrog:
         self._index.zero_()
 
 
-@setting
-class Sampler(ChainMethod):
-    """Base of the methods that draw with all data: write `walk`, the rest is inherited; see docs/how-to/own-sampler.md.
+class WalkMethod(ChainMethod):
+    """Base of the methods whose chains see all data, one after another: `Sampler` without its fields."""
 
-    Attributes:
-        num_draws, warmup, num_chains, init: as in `NUTS`.
-    """
-
-    num_draws: Count = 1000
-    warmup: Count = 1000
-    num_chains: Count = 4
-    init: Init = "prior"
+    warmup: int
 
     def walk(self, density: LogDensity, start: Tensor) -> Iterator[tuple[Tensor, Mapping[str, float]]]:
         """Yield the latents (P,) after each transition of a chain from `start`, and numbers by ArviZ's names, for ever.
@@ -203,7 +195,21 @@ class Sampler(ChainMethod):
         return Chains(draws, statistics, record, steps, diverging)
 
 
-class Hamiltonian(Sampler):
+@setting
+class Sampler(WalkMethod):
+    """Base of the methods that draw with all data: write `walk`, the rest is inherited; see docs/how-to/own-sampler.md.
+
+    Attributes:
+        num_draws, warmup, num_chains, init: as in `NUTS`.
+    """
+
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
+    init: Init = "prior"
+
+
+class Hamiltonian(WalkMethod):
     """Base of the methods that follow Hamilton's equations by a kernel of Pyro: write `kernel`."""
 
     full_mass: bool
@@ -276,9 +282,13 @@ class NUTS(Hamiltonian):
         Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
     target_accept: Share = 0.8
     max_tree_depth: Count = 10
     full_mass: bool = False
+    init: Init = "prior"
 
     def kernel(self, density: LogDensity) -> MCMCKernel:
         remembers = density.leapfrog is not None and density.leapfrog.num_kept
@@ -308,8 +318,12 @@ class HMC(Hamiltonian):
 
     step_size: Positive | None = None
     trajectory_length: Positive = math.pi / 2
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
     target_accept: Share = 0.8
     full_mass: bool = False
+    init: Init = "prior"
 
     def kernel(self, density: LogDensity) -> MCMCKernel:
         return mcmc.HMC(
