@@ -13,6 +13,8 @@ from pyrobnn._core.modes import plain
 
 CONSTANT = 1e-14  # standard deviation of a column, as a share of its largest size, up to which it is constant
 _WIDER = "the precision of the network: standardise the data, or use a network in float64 (`net.double()`)"
+_FILLED = "drop those rows, or take BNNRegressor or BNNClassifier with missing='impute'"
+_LEFT_OUT = "drop those rows, or have a likelihood of your own leave out what is missing"
 _ENCODE = dict.fromkeys("xy", "encode text and dates as numbers first, or fit BNNRegressor or BNNClassifier, which do")
 
 
@@ -108,13 +110,12 @@ def _is_finite(value: Tensor) -> bool:
     return bool(torch.stack(value.aminmax()).isfinite().all())
 
 
-def check_finite(value: Tensor, name: str) -> None:
+def check_finite(value: Tensor, name: str, remedy: str = _FILLED, page: str | None = None) -> None:
     """Refuse NaN and infinite values, naming the place of the first."""
     if not _is_finite(value):
         bad = (~torch.isfinite(value)).nonzero()
         got = f"{counted(len(bad), 'NaN or infinite value')}, the first at index {tuple(bad[0].tolist())}"
-        remedy = "drop those rows, or take BNNRegressor or BNNClassifier with missing='impute'"
-        raise InputError(f"`{name}` must be finite, got {got}: {remedy}.")
+        raise InputError(f"`{name}` must be finite, got {got}: {remedy}.", page=page)
 
 
 def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None) -> None:
@@ -147,7 +148,7 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
     if not y.numel():
         raise InputError(f"`y` must not be empty, got shape {tuple(y.shape)}: pass at least one target for each row.")
-    check_finite(y, "y")
+    check_finite(y, "y", *([_LEFT_OUT, "how-to/likelihoods"] if y.ndim > 1 else []))
     y = y.long() if y.dtype == torch.bool else y
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
