@@ -112,7 +112,6 @@ def test_elbo_of_the_exact_posterior_is_the_evidence_in_original_units():
 POINT = "(no bound: some sites are at a point, and a density at a point is no ELBO)"
 RESERVATIONS = {
     "mean_field": "",
-    "AutoMultivariateNormal": "",
     "laplace": "(of the linearised model, not comparable)",
     bnn.guides.Laplace(linearized=False): "",
     bnn.guides.Laplace(sites="last_layer"): POINT,

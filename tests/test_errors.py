@@ -217,7 +217,7 @@ CASES = {
     "loader without pairs": (lambda: fit(x=loader(X), y=None), "A loader must yield pairs (x, y), or mappings with"),
     "loader and batch_size": (lambda: fit(x=loader(X, Y), y=None, batch_size=2), "`batch_size` belongs to the"),
     "loader with NaN": (lambda: fit(x=loader(X / 0, Y), y=None), "`x` must be finite"),
-    "NaN in a column": (lambda: fit(y=TWO / torch.tensor([1.0, 0.0])), "a likelihood of your own leave out what is missing"),
+    "NaN in a column": (lambda: fit(y=TWO / torch.tensor([1.0, 0.0])), "a likelihood of your own leave out"),
     "offset that is no column": (lambda: fit_with(likelihood=Poisson(offset="hours")), "The offset 'hours' of the"),
     "nothing to optimise": (lambda: fit_with(likelihood=Gaussian(1.0), guide=Nothing()), "There is nothing to"),
     "validation that does not fit": (lambda: fit(validation=bnn.Data(torch.ones(2, 3), torch.ones(2))), "The network"),
