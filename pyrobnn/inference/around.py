@@ -87,25 +87,25 @@ def from_draws(bnn: BNN, data: Any, draws: Mapping[str, Any], statistics: Mappin
     with seeded(seed, "fit"), fast_pyro():
         source, model, example = _in_units(bnn, data, seed, str(bnn.like.device))
         sites = latent_sites(model, *example)
-        values = {name: torch.tensor(np.asarray(given)).to(model.like) for name, given in draws.items()}
-        first, rank = values.get(sites[0].name), sites[0].start.ndim
-        axes = 2 if first is None else max(1, first.ndim - rank)
-        _require_sites(sites, {name: value.shape[axes:] for name, value in values.items()}, "`draws`")
-        numbers = {name: torch.tensor(np.asarray(given), dtype=torch.float64) for name, given in statistics.items()}
-        lengths = {name: tuple(value.shape[:axes]) for name, value in values.items()}
-        lengths |= {name: tuple(value.shape) for name, value in numbers.items()}
+        shapes = {site.name: site.start.shape for site in sites} | dict.fromkeys(statistics, torch.Size())
+        values = {name: torch.tensor(np.asarray(given)) for name, given in {**draws, **statistics}.items()}
+        first = values.get(sites[0].name)
+        axes = 2 if first is None else max(1, first.ndim - sites[0].start.ndim)
+        _require_shapes(shapes, {name: value.shape[axes:] for name, value in values.items()}, "`draws`")
+        lengths = {name: (1, *value.shape[:axes])[-2:] for name, value in values.items()}
         if len(set(lengths.values())) > 1 or axes > 2:
             raise InputError(f"`draws` must be (chain, draw, ...) or (draw, ...), alike for all sites, got {lengths}.")
-        num_chains, num_draws = shape = (1, *lengths[sites[0].name])[-2:]
+        num_chains, num_draws = lengths[sites[0].name]
         for site in sites:
-            z = values[site.name] if site.transform is None else site.transform.inv(values[site.name])
-            if not bool(z.isfinite().all()):
+            value = values[site.name] = values[site.name].to(site.start)
+            if not bool((value if site.transform is None else site.transform.inv(value)).isfinite().all()):
                 raise InputError(f"`draws[{site.name!r}]` is not finite, or lies outside the support of its prior.")
-        setting = Empirical(num_chains, num_draws, tuple(numbers))
-        guide = setting.build(model, *example)
-        kept = torch.stack([v.view(shape) for v in numbers.values()], -1) if numbers else guide.statistics
-        guide.hold(torch.cat([values[site.name].reshape(*shape, -1) for site in sites], -1), kept)
-    diverging = int(numbers["diverging"].sum()) if "diverging" in numbers else None
+        setting = Empirical(num_chains, num_draws, tuple(statistics))
+        guide, shape = setting.build(model, *example), (num_chains, num_draws, -1)
+        numbers = [values[name].double().reshape(shape) for name in statistics]
+        flat = torch.cat([values[site.name].reshape(shape) for site in sites], -1)
+        guide.hold(flat, torch.cat(numbers, -1) if numbers else guide.statistics)
+    diverging = int(values["diverging"].sum()) if "diverging" in statistics else None
     table = {"type": "from_draws", "guide": to_dict(setting)}
     return source.posterior(model, guide, example, seed=seed, method=table, num_diverging=diverging)
 
@@ -123,16 +123,16 @@ def from_guide(bnn: BNN, data: Any, guide: PyroModule, seed: int) -> Posterior:
         if outside := parameters_outside(guide):
             text = f"The guide keeps {outside[0]!r} in Pyro's global store: hold it in the module, as a PyroParam."
             raise InputError(text)
-        _require_sites(latent_sites(model, *example), {name: value.shape for name, value in drawn.items()}, "The guide")
+        shapes = {site.name: site.start.shape for site in latent_sites(model, *example)}
+        _require_shapes(shapes, {name: value.shape for name, value in drawn.items()}, "The guide")
     table = {"type": "from_guide", "guide": {"type": CUSTOM, "class": type(guide).__name__}}
     reason = "the guide was trained elsewhere: whether it has converged is unknown"
     return source.posterior(model, guide, example, seed=seed, method=table, own_loop=True, stop_reason=reason)
 
 
-def _require_sites(sites: list[Site], given: Mapping[str, torch.Size], what: str) -> None:
-    """Refuse names and shapes of values that are not those of the sites."""
-    known = {site.name: site.start.shape for site in sites}
-    for name in known | dict(given):
+def _require_shapes(known: Mapping[str, torch.Size], given: Mapping[str, torch.Size], what: str) -> None:
+    """Refuse names and shapes of values that are not those known."""
+    for name in {**known, **given}:
         has, expected = (tuple(shapes[name]) if name in shapes else "none" for shapes in (given, known))
         if has != expected:
             text = f"of {name!r} has shape {has}, expected {expected} after the axes of draws: the sites are"
