@@ -676,6 +676,17 @@ def test_a_number_is_beyond_by_more_than_half_of_the_range_and_the_first_column_
     assert encoder.outside(encoder.read(given(new[:2])).columns).warning == ""
 
 
+def test_further_rows_of_a_fit_widen_ranges_alone():
+    frame = frame_of(a=lambda i: i, kind=lambda i: "uv"[i % 2], day=lambda i: f"2021-01-{i + 1:02}")
+    table = read(frame.drop(columns="y"))
+    settings = {"categories": "onehot", "missing": "raise"}
+    encoder = Encoder.learn(table.columns[:9], table.schema, **settings)
+    known = encoder.widened(table.columns).columns
+    assert [known[name].range for name in ("a", "kind", "day")] == [(0, 23), None, (0, 23)]
+    assert [known[name].lacks for name in known] == [False] * 3
+    assert known["kind"] == encoder.columns["kind"]
+
+
 @pytest.mark.parametrize("draw", ["uniform", "normal", "exponential"])
 def test_rows_like_those_of_training_are_not_marked(draw):
     generator = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from pyrobnn._core.remedies import advised
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers
 from pyrobnn.tables.files import NAMELESS
-from pyrobnn.tables.texts import ISO, as_text, dates_of, in_utc, numbers_of
+from pyrobnn.tables.texts import ISO, Fault, as_text, dates_of, in_utc, numbers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,10 +41,9 @@ def order_of(values: Any) -> list[Any] | None:
 def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -> None:
     """Refuse labels for a likelihood of `num` ordered ones: texts without an order, and others than there are."""
     if num is not None and not is_ordered and len(labels) > 2 and isinstance(labels[0], str):
-        raise InputError(
-            f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none: pass ordered "
-            "categories, pd.Categorical(y, [first, ..., last], ordered=True), or the numbers 0, 1, ..."
-        )
+        lacks = f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none"
+        ordered = "ordered categories, pd.Categorical(y, [first, ..., last], ordered=True)"
+        raise InputError(f"{lacks}: pass {ordered}, or the numbers 0, 1, ...")
     if num not in (None, len(labels)):
         raise InputError(f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to that.")
 
@@ -62,7 +61,7 @@ class Reader:
     """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
 
     `is_fit` tells the rows to train on from those to predict; `categories` are such columns whatever they hold,
-    and `task` is what a target is for, where it leaves that open. The caller puts the column before a refusal.
+    and `task` is what a target is for, where it leaves that open. A `Fault` is without the name of its column.
     """
 
     is_file: bool
@@ -84,27 +83,26 @@ class Reader:
         named = json.dumps([name], ensure_ascii=False)
         without = advised("leave it out", f"data.drop={named}")
         if self.is_file and name.startswith(NAMELESS):
-            raise InputError(f"has no name in the file: name it, or {without}.")
+            raise Fault(f"has no name in the file: name it, or {without}.")
         if self.is_fit and column.isna().all():
-            raise InputError(f"has no value in any row (NaN): {without}.")
+            raise Fault(f"has no value in any row (NaN): {without}.")
         column, schema, note = self.read(column, before)
         column, present = column.reset_index(drop=True), column.dropna()
         zones = {one.has_zone for one in (before, schema) if isinstance(one, Dates)}
         if zones == {True, False}:
-            raise InputError("has dates with a time zone in the fit or in these rows, not in both: write all alike.")
+            raise Fault("has dates with a time zone in the fit or in these rows, not in both: write all alike.")
         if isinstance(schema, Categories) and not schema.is_ordered:
             count = present.nunique()
             if before is None and name not in self.categories and count > max(_MOST_CATEGORIES, len(present) / 2):
-                raise InputError(
-                    f"holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which are no "
-                    "categories: make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates, "
-                    f"{without}, or {advised('say that they are categories', f'data.categories={named}')}."
-                )
+                such = f"holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}"
+                numbers = "make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates"
+                told = advised("say that they are categories", f"data.categories={named}")
+                raise Fault(f"{such}, which are no categories: {numbers}, {without}, or {told}.")
             return Read(column, schema, note)
         if isinstance(schema, Numbers):
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
-                raise InputError(f"must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
+                raise Fault(f"must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
         self.refuse_gaps(column)
         return Read(column, schema, note)
 
@@ -123,15 +121,15 @@ class Reader:
             has_zone = pd.to_datetime(column).dt.tz is not None
             return Read(in_utc(pd.to_datetime(column, utc=True)), Dates(has_zone=has_zone))
         if kind in ("date", "datetime") and not isinstance(before, Numbers):
-            return self._as_dates(column.map(str, na_action="ignore"), Dates(format=ISO))
+            return self._as_dates(column.map(str, na_action="ignore"), Dates(format=ISO))  # str() writes ISO
         if kind in ("string", "mixed", "mixed-integer"):
             texts = column.map(str, na_action="ignore")
             numbers = None if isinstance(before, Dates) else self._as_numbers(texts, before)
             return numbers or self._as_dates(texts, before)
         if isinstance(before, Dates):
-            raise InputError(f"held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
+            raise Fault(f"held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
         if column.dtype.kind not in "iufb" and kind not in _OF_NUMBERS:
-            raise InputError(f"has dtype {column.dtype} ({kind}): turn it into numbers or text.")
+            raise Fault(f"has dtype {column.dtype} ({kind}): turn it into numbers or text.")
         return Read(column, Numbers())
 
     def _as_categories(self, column: "pd.Series", before: Categories | None) -> Read:
@@ -143,7 +141,7 @@ class Reader:
         odd = texts.notna() & ~texts.isin(before.values)
         if before.is_ordered and odd.any():
             known = listed(before.values, " < ")
-            raise InputError(f"holds {texts[odd].iloc[0]!r}, in {self.rows(odd)}, and its order is {known}: use those.")
+            raise Fault(f"holds {texts[odd].iloc[0]!r}, in {self.rows(odd)}, and its order is {known}: use those.")
         return Read(texts, before)
 
     def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> Read | None:
@@ -161,11 +159,11 @@ class Reader:
         comma = advised("say that commas mark decimals", "data.decimal=,")
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
         if is_open and mark == "," and are_most:
-            raise InputError(f"holds numbers with a decimal comma, such as {such!r}: {comma}.")
+            raise Fault(f"holds numbers with a decimal comma, such as {such!r}: {comma}.")
         if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
             return None
         are_marked = mark == "." and len(strange) > 0 and bool(other[strange.index].notna().all())
-        note = self._words(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
+        note = self._note_or_refuse(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
         if is_open and such and numbers.notna().equals(other.notna()) and not note:
             change = "its comma marks decimals" if "," in such else "its point marks thousands"
             value = numbers[texts == such].iloc[0]
@@ -178,10 +176,10 @@ class Reader:
         dates, form, has_zone = dates_of(texts, before.format if isinstance(before, Dates) else None)
         if before is None and dates.notna().sum() <= texts.notna().sum() / 2:
             return Read(as_text(texts), Categories())
-        note = self._words(texts[dates.isna()].dropna(), dates, "dates, but other text")
+        note = self._note_or_refuse(texts[dates.isna()].dropna(), dates, "dates, but other text")
         return Read(dates, Dates(format=form, has_zone=has_zone), note)
 
-    def _words(self, strange: "pd.Series", values: "pd.Series", most: str, more: str = "") -> str:
+    def _note_or_refuse(self, strange: "pd.Series", values: "pd.Series", most: str, more: str = "") -> str:
         """Return a note on texts unlike most of a column, which count as missing where gaps may be; else refuse."""
         if strange.empty:
             return ""
@@ -191,14 +189,14 @@ class Reader:
         if self.missing == "impute" and values.notna().any():
             return f"column {strange.name!r}: {such} in {where} counted as missing"
         advice = advised("let it count as missing", _IMPUTE) if self.is_fit else "drop those rows"
-        raise InputError(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
+        raise Fault(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
 
     def refuse_gaps(self, column: "pd.Series", advice: str = "") -> None:
         """Refuse a column with gaps, unless they are drawn."""
         if self.missing == "raise" and (gaps := column.isna()).any():
             drawn = advised(", or have them drawn" if self.is_fit else "; a fit could have them drawn", _IMPUTE)
             count = counted(int(gaps.sum()), "missing value")
-            raise InputError(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
+            raise Fault(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
 
 
 def teaches_nothing(column: "pd.Series") -> str:
@@ -214,7 +212,7 @@ def teaches_nothing(column: "pd.Series") -> str:
         return ""
     try:
         schema = Reader(is_file=True, is_fit=True, missing="impute").read(column).schema
-    except InputError:  # not one kind of cells
+    except Fault:  # not one kind of cells
         return ""
     are_names = isinstance(schema, Categories) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2
     return f"a text of its own in each of {len(column)} rows" if are_names else ""

@@ -83,7 +83,8 @@ class Dates(_Column):
         days, found = (present.max() - present.min()).days, _phases(present)
         varied = (phase for phase in found if days >= _PHASES[phase][1] and found[phase].nunique() > 1)
         start = self.start if present.empty else str(present.min())
-        return super(Dates, dataclasses.replace(self, start=start, phases=tuple(varied))).learned(column)
+        known = dataclasses.replace(self, start=start, phases=tuple(varied), lacks=bool(column.isna().any()))
+        return known.widened(column)
 
     def names(self, name: str) -> list[str]:
         waves = [f"{wave} of {phase}" for phase in self.phases for wave in ("sin", "cos")]
@@ -120,6 +121,9 @@ class Categories(_Column):
     def learned(self, column: "pd.Series") -> Self:
         values = self.values if self.is_ordered else tuple(_sorted({*column}))
         return dataclasses.replace(self, lacks=bool(column.isna().any()), values=values)
+
+    def widened(self, column: "pd.Series") -> Self:
+        return self  # their numbers are places, which have no range
 
     def numbers(self, column: "pd.Series") -> np.ndarray:
         """Return the places (N, 1), -1 for others; those of an order are NaN in gaps."""

@@ -72,7 +72,7 @@ class Encoder:
 
     def widened(self, columns: pd.DataFrame) -> Self:
         """Return the encoder with ranges that have further rows of a fit too; its matrix is the same."""
-        known = {name: one.widened(columns[name]) if one.range else one for name, one in self.columns.items()}
+        known = {name: column.widened(columns[name]) for name, column in self.columns.items()}
         return type(self)(self.categories, self.missing, known, self.decimal)
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:

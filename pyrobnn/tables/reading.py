@@ -12,6 +12,7 @@ from pyrobnn._core.remedies import advised
 from pyrobnn.tables.cells import Read, Reader, order_of, rows_of
 from pyrobnn.tables.columns import Categories, Column, Dates
 from pyrobnn.tables.files import Dialect, check_names, read_file
+from pyrobnn.tables.texts import Fault
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,14 +114,14 @@ def read(
         raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
     if target is None:
         return read_columns(source, frame, dict.fromkeys(names), reader)
-    faults, notes, found = list[str](), list[str](), None
+    faults, notes, targets = list[str](), list[str](), None
     try:
-        found = _target(frame[target], reader, notes)
-    except InputError as error:
+        targets, notes = _target(frame[target], reader)
+    except Fault as error:
         faults.append(f"Target column {target!r} {error}")
     table = read_columns(source, frame, dict.fromkeys(names), reader, faults)
     rows = np.flatnonzero(frame[target].notna())
-    return dataclasses.replace(table, target=found, rows=rows, notes=(*notes, *table.notes))
+    return dataclasses.replace(table, target=targets, rows=rows, notes=(*notes, *table.notes))
 
 
 def read_columns(
@@ -133,7 +134,7 @@ def read_columns(
     for name, known in before.items():
         try:
             read[name] = reader.feature(frame[name], known)
-        except InputError as error:
+        except Fault as error:
             faults.append(f"Column {name!r} {error}")
     if faults:
         start = f"{source if reader.is_file else 'X'} cannot be used"
@@ -192,24 +193,23 @@ def require_known(y: Any) -> None:
             raise InputError(f"Input y contains {noun}, in {rows_of(np.flatnonzero(rows).tolist())}: drop those rows.")
 
 
-def _target(given: "pd.Series", reader: Reader, notes: list[str]) -> Target:
-    """Return the target of the rows that have one; a note on how it was read goes to the notes."""
+def _target(given: "pd.Series", reader: Reader) -> tuple[Target, list[str]]:
+    """Return the target of the rows that have one, and notes on how it was read."""
     present = given.dropna()
     if present.empty:
-        raise InputError("has no value in any row: choose another target.")
+        raise Fault("has no value in any row: choose another target.")
     reader.refuse_gaps(given, "drop those rows")
-    if num := len(given) - len(present):
-        notes.append(f"{counted(num, 'row')} ({reader.rows(given.isna())}) without a target: left out")
+    gaps = f"{counted(len(given) - len(present), 'row')} ({reader.rows(given.isna())}) without a target: left out"
     column, schema, note = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
-    notes += filter(None, [note])
+    notes = [*[gaps] * (len(present) < len(given)), *[note] * bool(note)]
     if isinstance(schema, Dates):
-        raise InputError("holds dates: turn them into numbers, such as days since some date, or into classes.")
+        raise Fault("holds dates: turn them into numbers, such as days since some date, or into classes.")
     if len(present) < len(given) and _is_whole(column):  # gaps made floats of them
         column = column.astype(np.int64)
     task, hint = _task_of(column) if reader.task is None else (reader.task, "")
     if task == "regression":
-        return _real(column, reader, hint)
-    return _classes(column, order_of(given), is_told=reader.task is not None, hint=hint)
+        return _real(column, reader, hint), notes
+    return _classes(column, order_of(given), is_told=reader.task is not None, hint=hint), notes
 
 
 def _is_whole(column: "pd.Series") -> bool:
@@ -229,22 +229,21 @@ def _task_of(column: "pd.Series") -> tuple[Task, str]:
         return "classification", f"{counts} or {advised('amounts', _AMOUNTS)}"
     if is_amount:
         return "regression", ""
-    raise InputError(
-        f"holds {num} different whole numbers, {column.min():g} to {column.max():g}: say whether they are "
-        f"{advised('counts', _AMOUNTS, _COUNTS)}, {advised('amounts', _AMOUNTS)} or {advised('classes', _CLASSES)}."
-    )
+    held = f"holds {num} different whole numbers, {column.min():g} to {column.max():g}"
+    kinds = f"{advised('counts', _AMOUNTS, _COUNTS)}, {advised('amounts', _AMOUNTS)} or {advised('classes', _CLASSES)}"
+    raise Fault(f"{held}: say whether they are {kinds}.")
 
 
 def _real(column: "pd.Series", reader: Reader, hint: str) -> Target:
     """Return real values, finite and not all the same."""
     if column.dtype.kind not in "iufb":
         such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
-        raise InputError(f"must be numeric for a regression, and holds text, such as {such}: mend it.")
+        raise Fault(f"must be numeric for a regression, and holds text, such as {such}: mend it.")
     if (infinite := column.astype(np.float64).abs() == np.inf).any():
-        raise InputError(f"must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
+        raise Fault(f"must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
     values = column.to_numpy(dtype=np.float64)
     if len(values) > 1 and (values == values[0]).all():
-        raise InputError(f"is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
+        raise Fault(f"is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     return Target("regression", values, (), ("whole numbers" if _is_whole(column) else "real numbers") + hint)
 
 
@@ -252,7 +251,7 @@ def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hin
     """Return classes, the sorted values or those of an order."""
     is_whole = _is_whole(column)
     if column.dtype.kind == "f" and not is_whole:
-        raise InputError("must hold whole numbers or text for a classification: ask for a regression.")
+        raise Fault("must hold whole numbers or text for a classification: ask for a regression.")
     values = column.to_numpy(np.int64) if is_whole else column.astype(str).to_numpy(dtype=str)
     classes, codes = np.unique(values, return_inverse=True)
     if order is not None:
@@ -260,12 +259,12 @@ def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hin
         codes = (values[:, None] == classes).argmax(1)
     names = tuple(str(name) for name in classes)
     if len(names) < 2:
-        raise InputError(f"has only one class, {names[0]!r}: a classification needs at least two.")
+        raise Fault(f"has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
-        raise InputError(f"{held}, too many for classes: make numbers of it, or {advised('say so', _CLASSES)}.")
+        raise Fault(f"{held}, too many for classes: make numbers of it, or {advised('say so', _CLASSES)}.")
     if odd := [name for name in names if "\0" in name]:
-        raise InputError(f"has a class with a null character, {odd[0]!r}: rename it.")
+        raise Fault(f"has a class with a null character, {odd[0]!r}: rename it.")
     shown = "" if is_told else f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
     noun = f"{len(names)} classes" if is_told or not is_whole else f"only {len(names)} different whole numbers"
     is_ordered = is_whole or order is not None or column.dtype == bool

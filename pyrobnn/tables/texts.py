@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -19,6 +17,10 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _FORMATS = (ISO, *(day + time for day in _DAYS for time in _TIMES))
 _DATE = r".*\d.*[-./, ].*\d.*"
 _TRIED = 5  # different texts of a column that choose the formats to try on all
+
+
+class Fault(ValueError):
+    """What is wrong with a column, in words that follow its name; the reader of the table puts the name before."""
 
 
 def numbers_of(texts: "pd.Series", decimal: str) -> "pd.Series":
@@ -55,14 +57,14 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
     has_zone = different[parsed[best].notna()].str.fullmatch(r".*:.*(Z|[-+][\d:]+)").astype(bool)
     if has_zone.nunique() > 1:
         zoned, bare = (different[has_zone.index[has_zone == one]].iloc[0] for one in (True, False))
-        raise InputError(f"holds dates with a time zone, as {zoned!r}, and without, as {bare!r}: write all alike.")
+        raise Fault(f"holds dates with a time zone, as {zoned!r}, and without, as {bare!r}: write all alike.")
     whole = [dates for dates in parsed.values() if dates.notna().all()]
     rival = next((dates for dates in whole if not dates.equals(parsed[best])), None)
     if rival is not None and parsed[best].notna().all():
         first = int((rival != parsed[best]).to_numpy().argmax())
         readings = " or ".join(str(dates.iloc[first])[:10] for dates in (parsed[best], rival))
         such = f"holds dates such as {different.iloc[first]!r}, which can be {readings}"
-        raise InputError(f"{such}: expected a day above 12 in some row; else write them as year-month-day.")
+        raise Fault(f"{such}: expected a day above 12 in some row; else write them as year-month-day.")
     found = dict(zip(different, parsed[best], strict=True))
     return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best, bool(has_zone.any())
 
