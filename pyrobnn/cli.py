@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 import pyrobnn
 from pyrobnn._core.errors import InputError, counted, printable, waiting
 from pyrobnn._core.folders import check_writable
-from pyrobnn._core.remedies import reader
+from pyrobnn._core.remedies import current_spelling
 from pyrobnn.runs.folder import check_new_run, new_run_folder, read_json, run_folder
 from pyrobnn.runs.spec_files import data_of, leave_out, read_spec, sections_of
 from pyrobnn.tables.files import ENDINGS, check_names, ending
@@ -39,7 +39,7 @@ class PlainErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        ctx.call_on_close(partial(reader.reset, reader.set("command")))
+        ctx.call_on_close(partial(current_spelling.reset, current_spelling.set("command")))
         try:
             return super().invoke(ctx)
         except InputError as error:

@@ -16,7 +16,7 @@ from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
-from pyrobnn._core.remedies import reader
+from pyrobnn._core.remedies import current_spelling
 from pyrobnn._torch.vectorize import DrawMap, run_stacked, stack_linear
 from pyrobnn.distributions import counts
 from pyrobnn.estimators.regressor import _centres
@@ -396,12 +396,12 @@ def test_a_table_has_a_row_for_each_input():
 def test_a_table_of_positive_targets_begins_with_the_median():
     """Log medians f ~ N(0, 2^2) over draws, noise of 1: log targets are N(0, 5), whatever the mean is."""
     f = 2 * dist.Normal(0.0, 1.0).icdf((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
-    token = reader.set("command")
+    token = current_spelling.set("command")
     try:
         with pytest.warns(bnn.FewDrawsWarning, match=r"\(row 2\).*take the median"):
             frame = bnn.Prediction(dist.LogNormal(torch.stack([0 * f, f], 1), 1.0)).to_frame()
     finally:
-        reader.reset(token)
+        current_spelling.reset(token)
     assert list(frame)[:2] == ["median", "mean"]
     np.testing.assert_allclose(frame["median"], 1, rtol=1e-3)
     np.testing.assert_allclose(frame["upper_95"], np.exp(1.959964 * np.sqrt([1, 5])), rtol=1e-3)

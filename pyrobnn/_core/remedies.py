@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Literal
 
 Spelling = Literal["python", "estimator", "command"]
-reader: ContextVar[Spelling] = ContextVar("reader", default="python")  # estimators and the command line set it
+current_spelling: ContextVar[Spelling] = ContextVar("spelling", default="python")  # estimators and the cli set it
 _CALLS = {"data.test": "`data.split({})`", "data.drop": "", "data.groups": "`groups=`", "data.test_last": ""}
 _OF_ESTIMATORS = _CALLS | {"data.test": "`train_test_split(X, y, test_size={})`", "data.task": "in a `BNNRegressor`"}
 _OF_ESTIMATORS |= {"data.decimal": '`X[column].str.replace(".", "").str.replace(",", ".").astype(float)`'}
@@ -44,13 +44,13 @@ class Remedy:
 
 
 def mended(text: str, remedy: Remedy | None, spelling: Spelling | None = None) -> str:
-    """Return a text with a sentence on its remedy; for the `reader` without a spelling."""
-    return text if remedy is None else f"{text} To mend it, {remedy.said(spelling or reader.get())}."
+    """Return a text with a sentence on its remedy; by the current spelling if none is given."""
+    return text if remedy is None else f"{text} To mend it, {remedy.said(spelling or current_spelling.get())}."
 
 
 def advised(words: str, *settings: str) -> str:
-    """Return what to do in words, and by which changes of a spec, as the `reader` writes them."""
-    return Remedy(words, settings).said(reader.get())
+    """Return what to do in words, and by which changes of a spec, in the current spelling."""
+    return Remedy(words, settings).said(current_spelling.get())
 
 
 def options(*settings: str) -> str:

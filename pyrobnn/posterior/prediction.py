@@ -15,7 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn._core.random import seeded
-from pyrobnn._core.remedies import Remedy, reader
+from pyrobnn._core.remedies import Remedy, current_spelling
 from pyrobnn.data.in_memory import row_index
 from pyrobnn.data.loader import Loader, as_loader
 from pyrobnn.distributions import support
@@ -154,7 +154,7 @@ class Prediction:
         is_few = self.rests_on_few_draws
         if what not in self._told and bool(is_few.any()):
             self._told.add(what)
-            first = self.first_row + (reader.get() == "command")  # rows count from 1 at the command line
+            first = self.first_row + (current_spelling.get() == "command")  # rows count from 1 at the command line
             where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of((is_few.nonzero()[:, 0] + first).tolist())})"
             warn_user(
                 f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}: a few draws predict "
