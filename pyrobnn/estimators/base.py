@@ -21,7 +21,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, liste
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import derive
-from pyrobnn._core.remedies import reader
+from pyrobnn._core.remedies import current_spelling
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.tree_files import write_tree
 from pyrobnn.data import InputColumns
@@ -65,7 +65,7 @@ type Part = object  # a setting, such as `guides.LowRank(rank=2)`, its name, a t
 def _for_estimators() -> Iterator[None]:
     """Compute as for any fit, and spell remedies as parameters of estimators."""
     with gradients(), ExitStack() as stack:
-        stack.callback(reader.reset, reader.set("estimator"))
+        stack.callback(current_spelling.reset, current_spelling.set("estimator"))
         yield
 
 
@@ -331,13 +331,13 @@ class AbstractBNN(BaseEstimator):
         self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Path:
         """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
-        from pyrobnn.report import Facts, render
+        from pyrobnn.report import RunFacts, render
         from pyrobnn.runs.run import simple_scores
 
         evidence = self._evidence(X, y, held_out)
         found, scores = _spelled(diagnosis_of(evidence)), score(evidence.prediction, evidence.judged.y)
         simple = simple_scores(evidence, evidence.judged)
-        page = render(evidence, found, scores, simple, Facts(layout=self.encoder_.layout()))
+        page = render(evidence, found, scores, simple, RunFacts(layout=self.encoder_.layout()))
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)

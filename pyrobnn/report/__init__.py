@@ -1,8 +1,8 @@
 """The report of a run: a self-contained HTML page."""
 
-from pyrobnn.report.page import Facts, render
+from pyrobnn.report.page import RunFacts, render
 
-__all__ = ["Facts", "render"]
+__all__ = ["RunFacts", "render"]
 
 
 def __dir__() -> list[str]:

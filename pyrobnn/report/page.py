@@ -45,7 +45,7 @@ class Rendered(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Facts:
+class RunFacts:
     """Facts about a run that its report shows beside the fit.
 
     Attributes:
@@ -57,7 +57,7 @@ class Facts:
         folder: the run folder, for commands.
 
     Examples:
-        >>> bnn.report.Facts(notes=["column 'size': read as numbers"], folder="runs/iris").folder
+        >>> bnn.report.RunFacts(notes=["column 'size': read as numbers"], folder="runs/iris").folder
         'runs/iris'
     """
 
@@ -74,7 +74,7 @@ def render(
     diagnosis: Diagnosis,
     scores: Mapping[str, Score],
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
-    facts: Facts = Facts(),
+    facts: RunFacts = RunFacts(),
 ) -> Rendered:
     """Make the report of a fit, with scores on the held-out data, or of training without them, beside baselines.
 

@@ -253,13 +253,13 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
 def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.report import Facts, render
+    from pyrobnn.report import RunFacts, render
 
     place, spec, dataset, evidence = result.path, prepared.spec, prepared.dataset, result.evidence
     encoder, num, notes = dataset.encoder, round(evidence.train.total_weight), [str(prepared.choice), *dataset.notes]
     if result.final is not evidence.posterior:
         notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
-    facts = Facts(
+    facts = RunFacts(
         spec=spec.as_dict(),
         manifest=files.read_json(place / "manifest.json"),
         layout=() if encoder is None else encoder.layout(),
