@@ -14,7 +14,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn.diagnostics.checks import CHECKS, epistemic
-from pyrobnn.diagnostics.predictive_checks import predictive_tests, ranking_test
+from pyrobnn.diagnostics.predictive_checks import _OF_QUANTILES, level_of, predictive_tests, ranking_test, statistics_of
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import TargetStudentT
 from pyrobnn.verdict.evidence import Evidence
@@ -26,7 +26,7 @@ RATE = 0.01
 FEW = {"false_alarm_rate": 0.1}
 """A rate that takes a fifth of the simulations."""
 SEEDS = range(10)
-OF_NUMBERS = ["bias", "spread", "coverage", "noise", "surprise"]
+OF_NUMBERS = ["spread", "coverage", "bias", "noise", "surprise"]
 
 
 def linear_problem(seed, likelihood=None):
@@ -427,6 +427,15 @@ def test_with_held_out_examples_no_judgement_rests_on_training_examples():
     assert found[beside].facts["rows"] == "40 held-out examples"
     alone = {f.name: f for f in bnn.diagnose(posterior, train, num_draws=20, **FEW).findings}
     assert (found["memorised"].kind, alone["memorised"].kind, alone["open"].kind) == ("warning", "warning", "note")
+
+
+def test_statistics_share_the_rate_and_one_has_a_level_of_its_own(monkeypatch):
+    model, train, test = linear_problem(0)
+    evidence = Evidence(exact_posterior(model, train), train, test)
+    assert level_of(evidence) == 0.05 / 4
+    monkeypatch.setitem(_OF_QUANTILES, "last", lambda away, medians: float(away[-1]))
+    assert level_of(evidence) == 0.05 / 5
+    assert statistics_of(evidence.prediction) == [*OF_NUMBERS[:-1], "last", "surprise"]
 
 
 def test_few_examples_are_called_few_and_a_rate_is_a_probability():

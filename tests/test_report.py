@@ -18,13 +18,13 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.diagnostics.predictive_checks import Deviation
 from pyrobnn.metrics import Score, score
-from pyrobnn.report import Facts, render, words
+from pyrobnn.report import RunFacts, render, words
 from pyrobnn.report.page import Rendered
 from pyrobnn.verdict.evidence import Evidence
 from pyrobnn.verdict.finding import Finding
 
 HOSTILE = "<script>alert('x')</script>"
-GOOD = Diagnosis((Finding("epistemic", "fine", 0.2, key="epistemic fine"),), 0.01)
+GOOD = Diagnosis((Finding("epistemic", "fine", 0.2),), 0.01)
 NARROW = Deviation(1.6, 1.0, 0.1, 1e-9).finding("spread", 0.01)
 BAD = Diagnosis((NARROW, *GOOD.findings), 0.01)
 GAINS = {"rows": "24 held-out examples"}
@@ -40,7 +40,7 @@ def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **argum
 def report(posterior, train, test=None, spec=None, **arguments):
     scored = train if test is None else test
     scores = score(posterior.predict(scored.x, num_draws=50), scored.y)
-    return render(Evidence(posterior, train, test, **arguments), GOOD, scores, facts=Facts(spec, MANIFEST))
+    return render(Evidence(posterior, train, test, **arguments), GOOD, scores, facts=RunFacts(spec, MANIFEST))
 
 
 @pytest.fixture(scope="module")

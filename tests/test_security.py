@@ -113,7 +113,7 @@ def page(names):
     """The page of a classification all of whose names are those given, with the same words everywhere."""
     from pyrobnn.diagnostics.diagnosis import Diagnosis
     from pyrobnn.metrics import Score
-    from pyrobnn.report import Facts, render
+    from pyrobnn.report import RunFacts, render
     from pyrobnn.verdict.evidence import Evidence
     from pyrobnn.verdict.finding import Finding
 
@@ -124,9 +124,9 @@ def page(names):
     posterior.record = FitRecord(method={"type": names[6], "guide": {"type": "mean_field"}})
     return render(
         Evidence(posterior, data, class_names=names[:2]),
-        Diagnosis((Finding("copy", "warning", p=float("nan"), facts={"columns": names[3]}),), 0.05),
+        Diagnosis((Finding("copy", "care", p=float("nan"), facts={"columns": names[3]}),), 0.05),
         {names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
-        facts=Facts(
+        facts=RunFacts(
             spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
             manifest={names[8]: names[0]},
         ),

@@ -660,7 +660,9 @@ def test_what_lies_outside_of_training_is_counted_in_a_table(given):
     new = pd.DataFrame(
         {"price": [1005.5, 1100.5, None], "kind": [*"vwu"], "day": ["03.01.2021", "05.03.2021", "04.12.2020"]}
     )
-    table, rows = encoder.outside(encoder.read(given(new, "new.csv")).columns)
+    columns = encoder.read(given(new, "new.csv")).columns
+    wider, (table, rows) = encoder.widened(columns).columns, encoder.outside(columns)
+    assert (wider["price"].range, wider["kind"]) == ((1000.5, 1100.5), encoder.columns["kind"])
     assert rows == ["", "price, kind, day", "price, day"]
     assert table[["unknown", "missing", "beyond"]].to_numpy().tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 2]]
     assert table["such_as"].tolist() == ["1100.5", "w", "2021-03-05"]
@@ -674,17 +676,6 @@ def test_a_number_is_beyond_by_more_than_half_of_the_range_and_the_first_column_
     assert found.rows == ["", "", "a", "a, b", "a", ""]
     assert found.warning.startswith("Column 'a' has 40 in row 5, far from the 0 to 8 of the fit, like 'b': ")
     assert encoder.outside(encoder.read(given(new[:2])).columns).warning == ""
-
-
-def test_further_rows_of_a_fit_widen_ranges_alone():
-    frame = frame_of(a=lambda i: i, kind=lambda i: "uv"[i % 2], day=lambda i: f"2021-01-{i + 1:02}")
-    table = read(frame.drop(columns="y"))
-    settings = {"categories": "onehot", "missing": "raise"}
-    encoder = Encoder.learn(table.columns[:9], table.schema, **settings)
-    known = encoder.widened(table.columns).columns
-    assert [known[name].range for name in ("a", "kind", "day")] == [(0, 23), None, (0, 23)]
-    assert [known[name].lacks for name in known] == [False] * 3
-    assert known["kind"] == encoder.columns["kind"]
 
 
 @pytest.mark.parametrize("draw", ["uniform", "normal", "exponential"])

@@ -22,7 +22,7 @@ from pyrobnn.diagnostics.chains import function_rhat
 from pyrobnn.diagnostics.continuation import continued_gain
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.predictive_checks import by_steps, level_of, predictive_tests, ranking_test
+from pyrobnn.diagnostics.predictive_checks import LEVELS, by_steps, level_of, predictive_tests, ranking_test
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.calibration import best_factor, with_factor
@@ -30,7 +30,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.verdict import checks as cheap
 from pyrobnn.verdict.checks import Check, beside, rows_told
 from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
-from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.finding import Finding, Severity, Values
 from pyrobnn.verdict.scores import Gain
 
 _TIMES_MORE = 4  # examples that halve an error
@@ -47,7 +47,6 @@ _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
 _SQUARED_LENGTHS, _RELATIVE_NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the grid
 _NEGLIGIBLE_P = 1e-4
 _FEWEST_SIMULATIONS = 200
-_STATISTICS = ("spread", "coverage", "confidence", "bias", "noise", "surprise")
 _KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
 _FEWEST_ROWS, _FEWEST_GROUPS, _FEWEST_ROWS_OF_A_GROUP, _MOST_ROWS_OF_A_GROUP = 50, 5, 5, 200
 _TIMES_MORE_PAIRS, _MOST_ROWS_OF_A_SEARCH = 2, 2000
@@ -136,7 +135,7 @@ def missed(evidence: Evidence) -> Finding | None:
     gap = Gain.of(rival - (own[places] if evidence.held_out is None else own))
     if gap.mean < max(_NOTED_NATS, _STANDARD_ERRORS_TO_MISS * gap.stderr):
         return None
-    facts: Facts = {"rows": rows_told("training" if evidence.held_out is None else "held out", gap.df + 1)}
+    facts: Values = {"rows": rows_told("training" if evidence.held_out is None else "held out", gap.df + 1)}
     return Finding("missed", "warning" if gap.mean >= _MISSED_NATS else "note", gap.mean, error=gap.stderr, facts=facts)
 
 
@@ -183,7 +182,7 @@ def error(evidence: Evidence) -> Finding | None:
     if own <= _LARGEST_ERROR_RATIO * min(others) or _is_exact(evidence):
         return None
     rival = "a constant" if others[1] < others[0] else "a linear model"
-    facts: Facts = {"rival": rival, "rows": rows_told(evidence.basis, len(y))}
+    facts: Values = {"rival": rival, "rows": rows_told(evidence.basis, len(y))}
     return Finding("error", "warning", math.sqrt(own), math.sqrt(min(others)), facts=facts)
 
 
@@ -201,7 +200,7 @@ def elbo(evidence: Evidence) -> Finding | None:
     is_gain = gain.p_value < level_of(evidence) / gain.num_fits
     is_noisy = gain.stderr > gain.tolerance
     severity: Severity = "warning" if is_gain and not gain.has_patience else "note" if is_gain or is_noisy else "fine"
-    facts: Facts = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
+    facts: Values = {"steps": gain.steps, "rate": gain.rate, "tolerance": gain.tolerance}
     name = "elbo noisy" if is_noisy and not is_gain else "elbo"
     return Finding(name, severity, gain.mean, error=gain.stderr, p=gain.p_value, facts=facts)
 
@@ -226,7 +225,7 @@ def chains(evidence: Evidence) -> Finding | None:
     rhat, ess = float(known.max(initial=0) or math.nan), float(min(each.ess_bulk.min(), each.ess_tail.min()))
     if not math.isfinite(rhat):
         return Finding("chains stuck")
-    facts: Facts = {"rhat": rhat, "ess": ess, "draws": draws, "off": float(each.error.max())}
+    facts: Values = {"rhat": rhat, "ess": ess, "draws": draws, "off": float(each.error.max())}
     if rhat <= _LARGEST_RHAT and ess >= _SMALLEST_ESS:
         return Finding("chains", "fine", rhat, facts=facts)
     if rhat <= _LARGEST_ROUGH_RHAT and float(each.error.max()) <= _LARGEST_ERROR:
@@ -287,7 +286,7 @@ def held_out(evidence: Evidence) -> Finding | None:
     label = None if len(evidence.judged) < FEW else _rarest(evidence)
     if (num := _count(evidence.judged.y, label)) >= least:
         return None
-    facts: Facts = {"examples": _counted(evidence, evidence.judged.y, label)}
+    facts: Values = {"examples": _counted(evidence, evidence.judged.y, label)}
     return Finding("few held-out data", "care", num, remedy=_more_held_out(evidence, label, least), facts=facts)
 
 
@@ -301,20 +300,20 @@ def classes(evidence: Evidence) -> Finding | None:
     prediction, y, train_y = evidence.prediction, evidence.judged.y, evidence.train.y
     predicted = set(prediction.label.unique().tolist())
     shares = {int(label): float((train_y == label).double().mean()) for label in y.unique()}
-    missed = {label: share for label, share in shares.items() if label not in predicted}
-    if not missed:
+    never = {label: share for label, share in shares.items() if label not in predicted}
+    if not never:
         return None
-    num, remedy = sum(int((y == label).sum()) for label in missed), None
-    rarest = min(missed, key=missed.__getitem__)
-    limit, is_rarest = f"{missed[rarest]:.2g}", y.cpu() == rarest
+    num, remedy = sum(int((y == label).sum()) for label in never), None
+    rarest = min(never, key=never.__getitem__)
+    limit, is_rarest = f"{never[rarest]:.2g}", y.cpu() == rarest
     said = prediction.class_probs[:, rarest].cpu() > float(limit)
-    if 0 < missed[rarest] <= _RARE_SHARE and (right := int((said & is_rarest).sum())):
+    if 0 < never[rarest] <= _RARE_SHARE and (right := int((said & is_rarest).sum())):
         name = _class_name(evidence, rarest)
         column = f"prob_{evidence.class_names[rarest]}" if evidence.class_names else "its probability"
         price = f"which finds {right} of {int(is_rarest.sum())} among {int(said.sum())}"
         call = f"`prediction.class_probs[:, {rarest}] > {limit}`"
         remedy = Remedy(f"say {name} where {column} is above {limit}, {price}", python=call)
-    names = ", ".join(_class_name(evidence, label) for label in missed)
+    names = ", ".join(_class_name(evidence, label) for label in never)
     return Finding("classes", "note", num, remedy=remedy, facts={"missed": names, "num": len(y)})
 
 
@@ -415,11 +414,11 @@ def calibration(evidence: Evidence) -> list[Finding]:
     if evidence.held_out is None or not evidence.can_judge or _is_exact(evidence):
         return []
     seed, level = derive(evidence.seed, "simulated targets"), level_of(evidence)
-    num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), math.ceil(2.1 / level))
+    enough = math.ceil(2.1 / level)  # the smallest p-value of a rank among R, 2 / (R + 1), is then below the level
+    num = max(_FEWEST_SIMULATIONS, len(evidence.posterior.members), enough)
     simulated = evidence.predict_judged(num_draws=num, seed=seed).sample(seed=seed)
     tests = predictive_tests(evidence.prediction, evidence.judged.y, simulated, seed=evidence.seed)
-    levels = dict.fromkeys(_STATISTICS, level) | {"noise": 2 * THREE_ERRORS}
-    return [tests[name].finding(name, level) for name, level in levels.items() if name in tests]
+    return [test.finding(name, LEVELS.get(name, level)) for name, test in tests.items()]
 
 
 CHECKS: dict[str, Check] = {

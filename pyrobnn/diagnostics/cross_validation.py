@@ -65,14 +65,12 @@ def _scores(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: in
     return posterior.predict(data.x, num_draws=num_draws, seed=seed).log_prob(data.y).double().cpu().numpy()
 
 
-def _summed(
-    cls: Any, pointwise: np.ndarray, data: Data, num_draws: int, *, kind: str = "", **more: Any
-) -> "az.ELPDData":
+def _summed(cls: Any, pointwise: np.ndarray, data: Data, num: int, *, kind: str = "", **more: Any) -> "az.ELPDData":
     """Return a result of ArviZ, of a class, with scores (N,) of the examples, and further fields."""
     import xarray as xr
 
     fields = {"elpd": float(pointwise.sum()), "se": math.sqrt(len(data) * pointwise.var()), "p": math.nan} | more
-    fields |= {"n_samples": num_draws, "n_data_points": len(data), "scale": "log", "warning": False, "good_k": math.nan}
+    fields |= {"n_samples": num, "n_data_points": len(data), "scale": "log", "warning": False, "good_k": math.nan}
     by_example = xr.DataArray(pointwise, dims=["obs_id"], coords={"obs_id": range(len(data))})
     return _mark(cls(**fields, elpd_i=by_example), data, kind)
 
@@ -175,9 +173,7 @@ def _folds(folds: Any, groups: np.ndarray | None, model: BNN, data: Data, seed: 
     return labels[group]
 
 
-def fit_each(
-    model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
-) -> list[Any]:
+def fit_each(model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **more: Any) -> list[Any]:
     """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
 
     Seeds derive from the number of a set, or the first of a group; further arguments are those of `Run`. No fit warns.
@@ -191,7 +187,7 @@ def fit_each(
     posteriors: dict[int, Any] = {}
     with progress_bar(groups, desc="fits", unit="group" if side_by_side else "fit", shown=progress) as bar:
         for first, *others in bar:
-            run = Run(seed=derive(seed, f"fit {first}"), progress=progress and bool(others), **arguments)
+            run = Run(seed=derive(seed, f"fit {first}"), progress=progress and bool(others), **more)
             if others:
                 together = [sets[index] for index in (first, *others)]
                 posteriors |= zip((first, *others), replicates_in_silence(model, together, method, run), strict=True)
@@ -233,9 +229,8 @@ def loo(
     tree = to_datatree(posterior, data, num_draws=num_draws if has_chains else asked, prior=False, seed=seed)
     stats = tree["sample_stats"]
     if not has_chains and ("log_q" not in stats or bool(stats["log_q"].isnull().any())):
-        raise InputError(
-            "Leaving one out reweights draws, and the draws of a point mass such as Map are all equal: use `kfold`."
-        )
+        alike = "Leaving one out reweights draws, and the draws of a point mass such as Map are all equal"
+        raise InputError(f"{alike}: use `kfold`.")
     if (num := np.unique(stats["lp"]).size) < _FEWEST_DRAWS_FOR_LOO:  # chains repeat a draw where they do not move
         raise InputError(f"`num_draws` must give {_FEWEST_DRAWS_FOR_LOO} different draws, got {num}: draw more.")
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers

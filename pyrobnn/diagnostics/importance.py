@@ -64,10 +64,8 @@ class ImportanceWeights:
 
     def __str__(self) -> str:
         word = "reliable" if self.khat < _RELIABLE else "of a wide error" if self.is_reliable else "not reliable"
-        return (
-            f"k-hat of the joint weights {self.khat:.2f} ({word}: good below {self.good_khat:.2f}), effective draws "
-            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}"
-        )
+        khat = f"k-hat of the joint weights {self.khat:.2f} ({word}: good below {self.good_khat:.2f})"
+        return f"{khat}, effective draws {self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}"
 
     def draws(self) -> dict[str, Tensor]:
         """Return the draws that the weights belong to, (S, *event) by site; they are made anew, not stored."""
@@ -127,14 +125,8 @@ def importance_weights(
 
     ratios = torch.cat(posterior.map_draws(log_ratios, num_draws, seed=seed)).cpu().numpy()
     log_weights, khat = pareto_smooth(ratios)
-    return ImportanceWeights(
-        log_weights=log_weights,
-        khat=khat,
-        ess=float(1 / np.exp(2 * log_weights).sum()),
-        log_evidence=_log_mean(ratios, khat),
-        posterior=posterior,
-        seed=seed,
-    )
+    ess, log_evidence = float(1 / np.exp(2 * log_weights).sum()), _log_mean(ratios, khat)
+    return ImportanceWeights(log_weights, khat, ess, log_evidence, posterior, seed)
 
 
 def _log_mean(log_ratios: np.ndarray, khat: float) -> Estimate:

@@ -17,13 +17,21 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.evidence import Evidence
-from pyrobnn.verdict.finding import Facts, Finding, lowered, templates
+from pyrobnn.verdict.evidence import THREE_ERRORS, Evidence
+from pyrobnn.verdict.finding import Finding, Values, lowered, templates
 
 _INSIDE = 0.95
 _SHUFFLED_ORDERS = 200
 PASSED = "nothing against"  # the key of the finding of a test that found nothing
 _P_OF_A_STATISTIC = 0.05  # below which a statistic is not called fine
+LEVELS = {"noise": 2 * THREE_ERRORS}  # p-values below which other tests warn than those that share the rate
+_OF_QUANTILES: dict[str, Callable[[Tensor, np.ndarray], float]] = {
+    "spread": lambda away, medians: float(12 * away.square().mean()),
+    "coverage": lambda away, medians: float((away.abs() <= _INSIDE / 2).double().mean()),
+    "bias": lambda away, medians: 0.5 + float(away.mean()),
+    "noise": lambda away, medians: float((ranks(away.abs()) * medians).sum(0).mean()),
+}
+"""Statistics of PIT values less 1/2, (N,) or (N, K), and of the ranks of predicted medians."""
 
 
 class Deviation(NamedTuple):
@@ -37,7 +45,7 @@ class Deviation(NamedTuple):
     def finding(self, name: str, level: float) -> Finding:
         """Return a warning below a level, a note of a weak sign, or nothing against the fit."""
         key = f"{name} {'low' if self.value <= self.expected else 'high'}"
-        facts: Facts = {"measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
+        facts: Values = {"measure": templates()[key].measure, "sign": lowered(templates()[key].lead)}
         if self.p < level:
             return Finding(name, "warning", *self, facts=facts, key=key)
         is_weak = self.p < _P_OF_A_STATISTIC
@@ -48,9 +56,14 @@ def level_of(evidence: Evidence) -> float:
     """Return the p-value below which a test warns: the tests of ELBO and calibration share the false-alarm rate."""
     num = int(by_steps(evidence))
     if evidence.held_out is not None:
-        prediction = evidence.prediction
-        num += 4 if prediction.has_quantiles else 2 if prediction.is_classification else 1
+        num += len({*statistics_of(evidence.prediction)} - {*LEVELS})
     return evidence.budget.false_alarm_rate / max(1, num)
+
+
+def statistics_of(prediction: Prediction) -> list[str]:
+    """Return the names of the statistics of targets, in the order in which they are told."""
+    of_kind = _OF_QUANTILES if prediction.has_quantiles else ["confidence"] * prediction.is_classification
+    return [*of_kind, "surprise"]
 
 
 def by_steps(evidence: Evidence) -> bool:
@@ -94,19 +107,14 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
     medians = ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
 
     def statistics(y: Tensor) -> dict[str, float]:
-        found: dict[str, float] = {}
+        values = {"surprise": float(prediction.log_prob(y).double().mean())}
         if medians is not None:
             away = pit(prediction, y, seed=seed).double() - 0.5
-            found = {
-                "bias": 0.5 + float(away.mean()),
-                "spread": float(12 * away.square().mean()),
-                "coverage": float((away.abs() <= _INSIDE / 2).double().mean()),
-                "noise": float((ranks(away.abs()) * medians).sum(0).mean()),
-            }
+            values |= {name: statistic(away, medians) for name, statistic in _OF_QUANTILES.items()}
         elif prediction.is_classification:
             confidence = prediction.class_probs.amax(-1).double().mean()
-            found = {"confidence": float((prediction.label == y).double().mean() - confidence)}
-        return found | {"surprise": float(prediction.log_prob(y).double().mean())}
+            values["confidence"] = float((prediction.label == y).double().mean() - confidence)
+        return {name: values[name] for name in statistics_of(prediction)}
 
     return statistics
 

@@ -175,8 +175,8 @@ class _Problem:
         torch.nn.utils.vector_to_parameters(parameters, self.module.parameters())
 
     @property
-    def start(self) -> Tensor:
-        """The parameters of the likelihood as they are, flat."""
+    def parameters(self) -> Tensor:
+        """The parameters of the likelihood that the module has now, flat: those of the last fit, once there is one."""
         none = torch.zeros(0, dtype=torch.float64)
         return torch.cat([none, *(value.detach().flatten() for value in self.module.parameters())])
 
@@ -186,7 +186,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X)
     design = features(x)
     inputs = torch.cat([design, design.new_ones(len(design), 1)], 1)
     coefficients = inputs.new_zeros(len(problem.kept), inputs.shape[1], problem.outputs)
-    parameters = start = problem.start
+    parameters = start = problem.parameters  # of the constant, where the linear model goes on
     best: tuple[float, Tensor, Tensor, Tensor] | None = None
     variances = _VARIANCES if problem.folds is not None else _VARIANCES[-1:]
     of_row = 0 if problem.folds is None else 1 + problem.folds
@@ -240,4 +240,4 @@ def _minimize(
     tensors = [*([free] if len(free) else []), *problem.module.parameters()]
     bounds = [(None, None)] * len(values) + [(problem.least, _LARGEST_LOG)] * len(parameters)
     minimize_in_place(lambda: loss(free) / scale, tensors, bounds=bounds, maxiter=200, ftol=_PRECISION)
-    return torch.cat([free.detach(), problem.start])
+    return torch.cat([free.detach(), problem.parameters])

@@ -14,8 +14,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
-from pyrobnn.verdict.evidence import Basis, Budget, Evidence
-from pyrobnn.verdict.finding import Facts, Finding, Severity
+from pyrobnn.verdict.evidence import SIGNIFICANCE, Basis, Budget, Evidence
+from pyrobnn.verdict.finding import Finding, Severity, Values
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import FAR_BELOW, BaselineComparison, compared
 
@@ -23,7 +23,6 @@ _LOST_NATS, _LOST_NATS_BEHIND = 2.0, 0.5
 _SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose, fewer behind a baseline; for labels and counts, at most this share of the
 constant's loss. Of 143 fits of the measure `alarms` half a nat names four more bad ones, and no other good one."""
-_SIGNIFICANCE = 0.01
 _TOO_MANY = 10  # real targets for each weight: on average each moves its own prediction by a tenth
 _LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0
 """Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
@@ -73,10 +72,11 @@ def baselines(evidence: Evidence) -> Finding | None:
 def beside(evidence: Evidence, found: BaselineComparison, name: str, severity: Severity, **facts: Any) -> Finding:
     """Return a finding with the gains of a comparison."""
     numbers: dict[str, Any] = {"rows": rows_told(evidence.basis, found.fit.df + 1)}
+    if name == "impossible":
+        return Finding(name, severity, found.num_lost, p=found.p, facts=numbers | facts)
     if found.linear is not None:
         numbers |= {"linear": found.linear.mean, "linear_error": found.linear.stderr}
-    value, error = (found.num_lost, None) if name == "impossible" else (found.fit.mean, found.fit.stderr)
-    return Finding(name, severity, value, error=error, p=found.p, facts=numbers | facts)
+    return Finding(name, severity, found.fit.mean, error=found.fit.stderr, p=found.p, facts=numbers | facts)
 
 
 def rows_told(basis: Basis, num: int) -> str:
@@ -92,25 +92,32 @@ def memorised(evidence: Evidence) -> Finding | None:
     predicts them better, and for labels and counts 80 % of the constant's loss. A score counts as 5 nats below the
     constant's at least. Real targets ten times as many as weights are skipped.
     """
-    is_real, most = evidence.likelihood.noise is not None, _TOO_MANY * evidence.posterior.bnn.num_weights
-    if (is_real and evidence.train.y.numel() > most) or "linear" not in evidence.baselines or not evidence.can_judge:
-        return None
-    new = None if _is_shown_better(evidence) else evidence.scores if evidence.held_out else evidence.left_out
+    new = _unseen_scores(evidence)
     if new is None:
         return None
     constant = evidence.baseline_scores["constant"]
     new = torch.maximum(new, constant - FAR_BELOW)
-    rest = compared(new, evidence.baseline_scores, _SIGNIFICANCE)
+    rest = compared(new, evidence.baseline_scores, SIGNIFICANCE)
     if rest.linear is None or rest.is_better or (evidence.held_out is not None and not rest.is_loss):
         return None
     old = evidence.train_prediction.log_prob(evidence.train_sample.y).double()
-    lost = float(old.clamp_min(float(constant.mean()) - FAR_BELOW).mean() - new.mean())
+    old = old.clamp_min(float(constant.mean()) - FAR_BELOW)  # the constant has scores of the new rows alone
+    lost = float(old.mean() - new.mean())
     is_point = not bool(evidence.train_prediction.draw_means.std(0).any())
     least = _LOST_NATS_BEHIND if is_point and rest.is_loss else _LOST_NATS
     if evidence.posterior.bnn.settings["likelihood"].integer_targets:
         least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()))
-    facts: Facts = {"gain": rest.fit.mean, "linear": rest.linear.mean}
+    facts: Values = {"gain": rest.fit.mean, "linear": rest.linear.mean}
     return Finding("memorised", value=lost, facts=facts) if lost >= least else None
+
+
+def _unseen_scores(evidence: Evidence) -> torch.Tensor | None:
+    """Return the scores of rows held out, or of those of training, left out; None where nothing is to be asked."""
+    is_real, most = evidence.likelihood.noise is not None, _TOO_MANY * evidence.posterior.bnn.num_weights
+    has_many = is_real and evidence.train.y.numel() > most
+    if has_many or "linear" not in evidence.baselines or not evidence.can_judge or _is_shown_better(evidence):
+        return None
+    return evidence.left_out if evidence.held_out is None else evidence.scores
 
 
 def _is_shown_better(evidence: Evidence) -> bool:
@@ -127,7 +134,7 @@ def learned(evidence: Evidence) -> Finding | None:
         return None
     if _is_shown_better(evidence) or found.is_loss or evidence.left_out is None:
         return None
-    rest = compared(evidence.left_out, evidence.baseline_scores, _SIGNIFICANCE)
+    rest = compared(evidence.left_out, evidence.baseline_scores, SIGNIFICANCE)
     rows = rows_told("left out", len(evidence.left_out))
     if rest.case == "constant" or (rest.is_loss and not rest.fit.is_shown):
         return beside(evidence, rest, "learned", "warning", rows=rows)
@@ -143,7 +150,7 @@ def length(evidence: Evidence) -> Finding | None:
     end = record.convergence
     assert end is not None
     severity: Severity = "fine" if end.converged else "warning" if needs_steps(record) else "note"
-    facts: Facts = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
+    facts: Values = {"elbo": end.elbo, "tolerance": end.tolerance, "reason": record.stop_reason or ""}
     return Finding("length", severity, end.gain, error=end.elbo_error, facts=facts)
 
 

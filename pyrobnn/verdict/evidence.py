@@ -30,6 +30,7 @@ _CHECKED_ROWS, _FEWEST_CHECKED_ROWS = 500, 20
 _CHECKED_DRAWS, _FEWEST_CHECKED_DRAWS = 100, 10
 _PRODUCTS_OF_A_CHECK, _PRODUCTS_IN_A_LOOP, _SHARE_OF_FIT = 500_000_000, 50_000_000, 0.05
 """Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
+SIGNIFICANCE = 0.01  # the p-value of a difference to a baseline at the end of a fit
 THREE_ERRORS = 0.00135  # the p-value of a normal number three standard errors from its mean, on one side
 _DRAWS_OF_STEPS = 100  # for targets with point masses, whose distribution function is slow
 FEW = 10  # held-out examples, of a class where there are some, below which nothing is said of predictions for them
@@ -61,8 +62,9 @@ class Budget:
         passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
         draws = max(min(_CHECKED_DRAWS, max(_FEWEST_CHECKED_DRAWS, passes // _CHECKED_ROWS)), len(posterior.members))
         rows = min(_CHECKED_ROWS, max(_FEWEST_CHECKED_ROWS, passes // draws))
+        cost = cls(rows=rows, draws=draws, most_for_rare=0, baseline_rows=_CHECKED_ROWS, level=SIGNIFICANCE)
         matrix = LARGEST_MATRIX // 2 if brief else LARGEST_MATRIX
-        return cls(rows, draws, 0, _CHECKED_ROWS, not brief, matrix, level=0.01)
+        return dataclasses.replace(cost, folds=not brief, largest_matrix=matrix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

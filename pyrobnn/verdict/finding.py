@@ -10,12 +10,12 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
 SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")  # from the worst on
-Facts = dict[str, int | float | str]
+Values = dict[str, int | float | str]
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
 class Template(NamedTuple):
-    """What is said of a finding: a clause, what follows it with the numbers, and with those of a linear model.
+    """What is said of a finding of some severities: a clause, what follows it, and the numbers of a linear model.
 
     `measure` is what a statistic measures, `tries` are the names of remedies in their order, `otherwise` is the last in
     words, and `advice` is for the page of warnings. Of warnings a "cause" is mended before effects, and a "leak" first.
@@ -23,8 +23,9 @@ class Template(NamedTuple):
     """
 
     lead: str
+    linear: str
+    severities: tuple[Severity, ...] = ("warning",)
     rest: str = ""
-    linear: str = ""
     measure: str = ""
     tries: tuple[str, ...] = ()
     otherwise: str = ""
@@ -40,8 +41,8 @@ def templates() -> dict[str, Template]:
     tables = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
     named = tables.pop("sentences")
     for table in tables.values():
-        table |= {field: named[table[field]] for field in ("rest", "linear", "measure") if table.get(field) in named}
-    return {key: Template(**table) for key, table in tables.items()}
+        table |= {field: named[table[field]] for field in ("rest", "measure", "otherwise") if table.get(field) in named}
+    return {key: Template(linear=named["@linear model"], **table) for key, table in tables.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Finding:
     error: float | None = None
     p: float | None = None
     remedy: Remedy | None = None
-    facts: Facts = dataclasses.field(default_factory=dict)
+    facts: Values = dataclasses.field(default_factory=dict)
     key: str = ""
 
     @property
@@ -81,7 +82,10 @@ class Finding:
     @property
     def template(self) -> Template:
         """What is said of it."""
-        return templates().get(f"{self.key or self.name} {self.severity}") or templates()[self.key or self.name]
+        key = self.key or self.name
+        template = templates().get(f"{key} {self.severity}") or templates()[key]
+        assert self.severity in template.severities, f"no words for {key!r} of the severity {self.severity!r}"
+        return template
 
     def _filled(self, text: str) -> str:
         numbers = {"value": self.value, "expected": self.expected, "error": self.error}
@@ -95,7 +99,7 @@ class Finding:
     @property
     def text(self) -> str:
         """The finding with its numbers."""
-        linear = self.template.linear if "linear" in self.facts else ""
+        linear = self.template.linear if "linear_error" in self.facts else ""
         return self._filled(f"{self.template.lead}{self.template.rest}{linear}.")
 
     @property

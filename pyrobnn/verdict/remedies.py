@@ -96,7 +96,7 @@ def _noise(evidence: Evidence) -> str | None:
     return "tuned" if noise == "known" and "scale" in (evidence.posterior.record.measured or ()) else noise
 
 
-def _is_tried(evidence: Evidence) -> bool:
+def _is_tuned_or_sampled(evidence: Evidence) -> bool:
     """Return whether a prior was tuned by evidence, or chains took the place of a fit."""
     return evidence.has_chains or any(member.record.evidence is not None for member in evidence.posterior.members)
 
@@ -104,24 +104,24 @@ def _is_tried(evidence: Evidence) -> bool:
 def _takes_evidence(evidence: Evidence) -> bool:
     """Return whether the evidence framework takes the prior, which must be normal, and has not been tried."""
     bnn, num = evidence.posterior.bnn, evidence.posterior.record.num_data or 0
-    priors = by_site(bnn.settings["prior"], bnn.site_names).values()
-    return num <= _MOST_ROWS_FOR_EVIDENCE and not _is_tried(evidence) and all(as_prior(one).is_normal for one in priors)
+    priors = [as_prior(prior) for prior in by_site(bnn.settings["prior"], bnn.site_names).values()]
+    return num <= _MOST_ROWS_FOR_EVIDENCE and not _is_tuned_or_sampled(evidence) and all(p.is_normal for p in priors)
 
 
-def _is_open(evidence: Evidence) -> bool:
+def _is_likelihood_untried(evidence: Evidence) -> bool:
     """Return whether no other likelihood was compared by its evidence, which would have taken a better one."""
     records = [member.record.evidence for member in evidence.posterior.members]
     return not any(record is not None and len(record.likelihoods) > 1 for record in records)
 
 
-def _are_counts(evidence: Evidence) -> bool:
+def _targets_look_like_counts(evidence: Evidence) -> bool:
     """Return whether real targets are whole numbers from 0 on, whose spread may be that of counts."""
     y = evidence.train.y.double()
     is_whole = y.ndim == 1 and torch.equal(y, y.round()) and float(y.min()) == 0
     return evidence.likelihood.noise is not None and is_whole and float(y.var()) >= _LEAST_DISPERSION * float(y.mean())
 
 
-def _are_counted(evidence: Evidence) -> bool:
+def _classes_look_like_counts(evidence: Evidence) -> bool:
     """Return whether classes are named 0, 1, 2 and so on, and the last is at most half as frequent as another."""
     names = [*evidence.class_names]
     if len(names) <= 2 or names != [*map(str, range(len(names)))]:
@@ -152,7 +152,7 @@ def _are_amounts(evidence: Evidence) -> bool:
     """Return whether real targets are positive and skewed, around a noise that is one number."""
     y = evidence.train.y.double()
     is_one = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
-    is_positive = is_one and _is_open(evidence) and y.ndim == 1 and bool((y > 0).all())
+    is_positive = is_one and _is_likelihood_untried(evidence) and y.ndim == 1 and bool((y > 0).all())
     return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
@@ -164,7 +164,7 @@ def _is_large(evidence: Evidence) -> bool:
 def _finds_nothing(evidence: Evidence) -> bool:
     """Return whether neither a small or tuned network nor a linear model finds anything in the inputs."""
     linear = None if evidence.comparison is None else evidence.comparison.linear
-    return (_is_tried(evidence) or not _is_large(evidence)) and (linear is None or not linear.is_shown)
+    return (_is_tuned_or_sampled(evidence) or not _is_large(evidence)) and (linear is None or not linear.is_shown)
 
 
 def _has_one_noise(evidence: Evidence) -> bool:
@@ -197,9 +197,9 @@ RULES: dict[str, Rule] = {
         lambda e: _part(e, "prior").get("type") != "normal", ("prior.type=normal",)),
     "spread_counts": Rule("let counts spread",
         lambda e: _likelihood(e) == "poisson", ("likelihood.type=negative_binomial",)),
-    "counts": Rule("take a Poisson, if targets are counts", _are_counts, ("likelihood.type=poisson",)),
+    "counts": Rule("take a Poisson, if targets are counts", _targets_look_like_counts, ("likelihood.type=poisson",)),
     "counted_classes": Rule("fit a Poisson regression, if the classes are counts",
-        _are_counted, ("data.task=regression", "likelihood.type=poisson")),
+        _classes_look_like_counts, ("data.task=regression", "likelihood.type=poisson")),
     "median": Rule("take the median", lambda e: e.prediction.has_quantiles, python="`prediction.quantile(0.5)`"),
     "other_inputs": Rule("collect other columns, or more rows: these may say nothing of the target", _finds_nothing),
     "hold_out": Rule("hold rows out", settings=("data.test=0.25",)),
@@ -213,10 +213,10 @@ RULES: dict[str, Rule] = {
     "narrower": Rule("narrow the prior",
         lambda e: _narrower(e) >= _NARROWEST, lambda e: (f"prior.scale={_narrower(e):g}",)),
     "varying_noise": Rule("let the noise depend on the inputs, by twice as many outputs",
-        lambda e: _is_open(e) and _has_one_noise(e), _varying_noise),
+        lambda e: _is_likelihood_untried(e) and _has_one_noise(e), _varying_noise),
     "amounts": Rule("take a log-normal for positive, skewed targets", _are_amounts, ("likelihood.type=log_normal",)),
     "heavy_tails": Rule("look for outliers, and take noise with heavy tails",
-        lambda e: _is_open(e) and _likelihood(e) == "gaussian", ("likelihood.type=student_t",)),
+        lambda e: _is_likelihood_untried(e) and _likelihood(e) == "gaussian", ("likelihood.type=student_t",)),
     "calibrated": Rule("calibrate by rows that the fit has not seen", python="`bnn.calibrate(posterior, data)`"),
     "more_draws": Rule("draw more", settings=lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
     "longer_warmup": Rule("warm up longer",
