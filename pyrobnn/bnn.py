@@ -27,8 +27,9 @@ from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import allow_new_home, local_parameters
 from pyrobnn.distributions.units import Scaler
-from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.priors.base import covered, starts
+from pyrobnn.likelihoods.base import as_likelihood, open_numbers
+from pyrobnn.priors.base import as_prior, covered, starts
+from pyrobnn.priors.given import by_site
 
 if TYPE_CHECKING:
     from pyrobnn.posterior.posterior import Posterior
@@ -41,10 +42,14 @@ _AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 @dataclasses.dataclass(frozen=True)
 class StartState:
-    """The states, tensors by name, that the network and the likelihood of a model start at; None: as they are built."""
+    """Tensors by name: states that network and likelihood start at, and deviations of the weights for guides.
+
+    None leaves them as they are built.
+    """
 
     net: Mapping[str, Tensor] | None = None
     likelihood: Mapping[str, Tensor] | None = None
+    scales: Mapping[str, Tensor] | None = None
 
 
 class BNN(PyroModule):
@@ -146,6 +151,19 @@ class BNN(PyroModule):
     def initial_values(self) -> dict[str, Tensor]:
         """Starting values by site name: the network's weights, and the prior's values for the sites it adds."""
         return self._weights | (starts(self.prior, self._weights) if self.site_names else {})
+
+    @property
+    def has_open_numbers(self) -> bool:
+        """Whether a number of a prior or the likelihood is "tuned", for a fit to measure."""
+        given = by_site(self.settings["prior"], self.site_names).values()
+        return bool(open_numbers(self.settings["likelihood"], ("tuned",))) or any(
+            as_prior(prior).has_open_scale for prior in given
+        )
+
+    @property
+    def initial_scales(self) -> dict[str, Tensor]:
+        """Standard deviations to start from by site name, where a fit has measured them."""
+        return dict(self.start.scales or {})
 
     @property
     def _weights(self) -> dict[str, Tensor]:
@@ -343,8 +361,9 @@ class BNN(PyroModule):
         parts = parts or {}
         with seeded(0, "parts") if parts else nullcontext():  # a fit draws first weights, and anchors, anew
             copied = BNN(**(self.settings | parts))
-        kept = None if "likelihood" in parts else self.start.likelihood
-        copied.units, copied.start = self.units, StartState(start.net or self.start.net, start.likelihood or kept)
+        first = self.start if "likelihood" not in parts else dataclasses.replace(self.start, likelihood=None)
+        known = {name: value for name, value in vars(start).items() if value is not None}
+        copied.units, copied.start = self.units, dataclasses.replace(first, **known)
         if copied.start.net:
             copied.net.load_state_dict(copied.start.net)
         copied.to(device)

@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import collections
+import dataclasses
 import functools
 import logging
 import os
@@ -35,6 +36,19 @@ def the_same_state_whatever_ran_before():
     """Random numbers and Pyro's parameter store start alike in every order of the tests and on every worker."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def short_fits_measure_nothing(request, monkeypatch):
+    """Fits of given length take the model as it is, but in tests marked `measured`: measuring takes half a second."""
+    from pyrobnn.inference.svi.svi import SVI
+
+    if request.node.get_closest_marker("measured") is not None:
+        return
+    offer = SVI.offer
+    monkeypatch.setattr(
+        SVI, "offer", lambda self: dataclasses.replace(offer(self), wants_measured_scales=self.ends_by_itself)
+    )
 
 
 @pytest.fixture

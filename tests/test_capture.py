@@ -418,7 +418,7 @@ ONE_OF_EACH = {
     "batches of one": (1, [1], {"likelihood": "poisson"}, {"guide": "matrix_normal", "batch_size": 1}),
     "batches of all rows": (1, [], {"likelihood": "categorical"}, {"guide": "radial", "batch_size": 4}),
     "three classes": (1, [], {"likelihood": bnn.likelihoods.Ordinal(3)}, {"guide": "mean_field"}),
-    "two particles": (1, [], {"prior": "ard"}, {"guide": "mean_field", "num_particles": 2}),
+    "two particles": (1, [], {"prior": "ard"}, {"guide": bnn.guides.MeanField(noise="shared"), "num_particles": 2}),
     "dropout": (1, [2], {"likelihood": "gamma"}, {"guide": "dropout"}),
     "a flow": (1, [], {"likelihood": "negative_binomial"}, {"guide": "flow"}),
     "weights of rows": (2, [], {"likelihood": "mixture_density"}, {"guide": "mean_field", "weights": True}),

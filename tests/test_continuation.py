@@ -219,11 +219,6 @@ def ended(*, converged, gain=0.12, error=0.2, method=None):
     [
         ({"converged": True}, "fine", None),
         ({"converged": False, "gain": None, "error": None}, "warning", "fit.max_steps=150000"),
-        (
-            {"converged": False, "gain": 12.0, "method": bnn.EvidenceFramework(guide="mean_field")},
-            "warning",
-            "fit.guide_steps=150000",
-        ),
         ({"converged": False}, "note", None),
     ],
 )

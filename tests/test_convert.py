@@ -234,7 +234,7 @@ def test_a_prior_that_cannot_be_drawn_from_is_left_out_with_the_reason():
 
 
 def test_predictions_that_overflow_under_the_prior_are_left_out_with_the_reason():
-    posterior = fit(CLASSES, outputs=3, likelihood="categorical", steps=3, prior=bnn.priors.Normal(1e38))
+    posterior = fit(CLASSES, outputs=3, likelihood="categorical", steps=3, prior=bnn.priors.Normal(1e38), kl="mc")
     tree = bnn.to_datatree(posterior, CLASSES, x_pred=X[:2], num_draws=20)
     assert tree["predictions"].probs.dims == ("chain", "draw", "pred_id", "class")
     assert tree["predictions"].y.dtype == np.int64

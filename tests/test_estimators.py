@@ -108,8 +108,9 @@ def copies(y):
     return x, y(x), np.repeat(x, COPIES, 0), np.repeat(y(x), COPIES, 0)
 
 
+SHARED = bnn.guides.MeanField(noise="shared")  # so that copies of a row see the same draw
 GUIDES = {
-    "mean_field": bnn.guides.MeanField(),
+    "mean_field": SHARED,
     "full_rank": bnn.guides.FullRank(),
     "full": bnn.guides.Laplace(structure="full"),
     "diag": bnn.guides.Laplace(structure="diag"),
@@ -142,7 +143,7 @@ def test_integer_weights_count_as_copies(guide):
 )
 def test_weights_go_with_other_likelihoods_and_several_columns(likelihood, y):
     x, y, x_copied, y_copied = copies(y)
-    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15, "likelihood": likelihood}
+    settings = SMALL | {"method": bnn.SVI(guide=SHARED), "steps": 15, "likelihood": likelihood}
     weighted = bnn.BNNRegressor(**settings).fit(x, y, sample_weight=COPIES)
     copied = bnn.BNNRegressor(**settings).fit(x_copied, y_copied)
     np.testing.assert_allclose(weighted.predict(x), copied.predict(x), rtol=1e-8)
@@ -152,7 +153,7 @@ def test_weights_go_with_other_likelihoods_and_several_columns(likelihood, y):
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_class_weights_multiply_the_weights(likelihood):
     x, y, x_copied, y_copied = copies(lambda x: np.where(x[:, 0] > 0, "b", "a"))
-    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15, "likelihood": likelihood}
+    settings = SMALL | {"method": bnn.SVI(guide=SHARED), "steps": 15, "likelihood": likelihood}
     weighted = bnn.BNNClassifier(**settings, class_weight={"a": 2.0, "b": 1.0}).fit(x, y, sample_weight=COPIES)
     twice = np.concatenate([np.arange(len(y_copied)), np.flatnonzero(y_copied == "a")])
     copied = bnn.BNNClassifier(**settings).fit(x_copied[twice], y_copied[twice])
@@ -161,7 +162,7 @@ def test_class_weights_multiply_the_weights(likelihood):
 
 def test_balanced_classes_weigh_the_same():
     x, y, *_ = copies(lambda x: (x[:, 0] > 0.8).astype(int))
-    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15}
+    settings = SMALL | {"method": bnn.SVI(guide=SHARED), "steps": 15}
     by_hand = len(y) / 2 / np.bincount(y)[y]
     balanced = bnn.BNNClassifier(**settings, class_weight="balanced").fit(x, y)
     weighted = bnn.BNNClassifier(**settings).fit(x, y, sample_weight=by_hand)
@@ -293,7 +294,7 @@ def test_a_poor_fit_warns(verbose):
     y = x @ [1.0, -1.0, 0.0] + 0.1 * rng.normal(size=100)
     poor = bnn.BNNRegressor(prior=bnn.priors.Normal(0.001), guide="mean_field", steps=20, random_state=0)
     poor.set_params(verbose=verbose)
-    words = "The fit predicts no better than a constant"
+    words = "The fit predicts (no better than a constant|worse than a linear model)"
     with pytest.warns(bnn.PoorFitWarning, match=words) as found:
         poor.fit(x, y)
     (only,) = found

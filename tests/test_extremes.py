@@ -126,7 +126,8 @@ def bad_gradient():
 
 
 def plain(net, **settings):
-    settings = {"seed": 0, "engine": "eager", "progress": False, "steps": 60} | settings
+    guide = bnn.guides.MeanField(noise="shared")
+    settings = {"seed": 0, "engine": "eager", "progress": False, "steps": 60, "guide": guide} | settings
     return lambda: bnn.BNN(net(), prior=bnn.priors.Normal(1.0)).fit(X, Y, **settings)
 
 

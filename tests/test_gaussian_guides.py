@@ -162,7 +162,7 @@ def test_guide_starts_at_the_network(name):
     model, low_rank = make(), guides.LowRank(rank=3000)
     guide = (low_rank if name == "low_rank" else ALL[name]).build(model, X, Y)
     assert torch.equal(guide.loc, torch.cat([value.reshape(-1) for value in model.initial_values.values()]))
-    start = torch.full_like(guide.loc, math.log1p(math.exp(-3.0)))
+    start = torch.full_like(guide.loc, math.log1p(math.exp(-5.0)))
     if name == "low_rank":
         torch.testing.assert_close(softplus(guide.rho).square(), start.square() / 2)
         assert guide.spread().square().mean().item() == pytest.approx(float(start[0] ** 2), rel=0.02)

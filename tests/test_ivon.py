@@ -86,7 +86,8 @@ def test_steps_are_those_of_the_algorithm(settings, temperature, monkeypatch):
     model = linear(dist.Normal(torch.tensor(prior_mean)[None], torch.tensor(prior_scale)[None]))
     monkeypatch.setattr(importlib.import_module("pyrobnn.inference.fit"), "tell", lambda *_, **__: None)
     noises = recorded_noise(monkeypatch)
-    method = bnn.IVON(steps=10, schedule=None, temperature=temperature, **settings)
+    guide = bnn.guides.MeanField(init_rho=-3.0, noise="shared")
+    method = bnn.IVON(guide, steps=10, schedule=None, temperature=temperature, **settings)
     posterior = quick(model, method, (X, Y))
     noises = [noise.numpy() for noise in noises[-10:]]
     start = model.initial_values["weight"][0].numpy()

@@ -34,25 +34,32 @@ def closed(likelihood="gaussian", prior=TUNED, data=(X, Y), net=None):
 
 
 def most_probable(held=None):
-    """Prior scale and noise of largest evidence, N(y; 0, s^2 X X^T + noise^2 I), by SciPy."""
+    """Scales of the inputs and noise of largest evidence, N(y; 0, X diag(s^2) X^T + noise^2 I), by SciPy.
+
+    As for chains, a scale is at least 0.05.
+    """
 
     def loss(logs):
-        scale, noise = np.exp(logs) if held is None else (held, np.exp(logs[0]))
-        return -stats.multivariate_normal(cov=scale**2 * X @ X.T + noise**2 * np.eye(ROWS)).logpdf(Y)
+        scale, noise = (np.full(COLUMNS, held), np.exp(logs[0])) if held else (np.exp(logs[1:]), np.exp(logs[0]))
+        return -stats.multivariate_normal(cov=X * scale**2 @ X.T + noise**2 * np.eye(ROWS)).logpdf(Y)
 
-    return np.exp(optimize.minimize(loss, np.zeros(2 if held is None else 1), method="Nelder-Mead").x)
+    first, options = np.zeros(1 if held else 1 + COLUMNS), {"maxiter": 5000, "xatol": 1e-6, "fatol": 1e-10}
+    noise, *scales = np.exp(optimize.minimize(loss, first, method="Nelder-Mead", options=options).x)
+    return np.maximum(scales, 0.05), noise
 
 
 def test_scales_of_a_linear_model_are_those_of_largest_evidence():
     found = closed().bnn.settings
     (prior,) = dict(found["prior"].choices).values()
-    np.testing.assert_allclose([prior.scale, found["likelihood"].scale], most_probable(), rtol=2e-3)
+    scales, noise = most_probable()
+    np.testing.assert_allclose(prior.scale, scales, rtol=5e-3)
+    np.testing.assert_allclose(found["likelihood"].scale, noise, rtol=2e-3)
 
 
 def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():
     found = closed(prior=bnn.priors.Normal(0.3)).bnn.settings
     assert found["prior"] == bnn.priors.Normal(0.3)
-    np.testing.assert_allclose([found["likelihood"].scale], most_probable(held=0.3), rtol=2e-3)
+    np.testing.assert_allclose(found["likelihood"].scale, most_probable(held=0.3)[1], rtol=2e-3)
 
 
 @pytest.mark.one_in(3)
@@ -65,27 +72,25 @@ def test_noise_of_a_few_rows_is_measured_or_stays(rows):
 
 
 def test_few_labels_pull_the_prior_towards_one():
-    """The mode over the precision of Laplace's evidence and a gamma prior of shape 2.5 and mean 1, by SciPy."""
+    """The fixed point of Laplace's evidence and gamma priors of shape 2.5 and mean 1 of the precisions, by SciPy."""
     labels = (Y > 0).astype(int)
     (prior,) = dict(closed(likelihood="bernoulli", data=(X, labels)).bnn.settings["prior"].choices).values()
     x = bnn.Data(X, labels).x.double().numpy()
 
     def mode(precision):
         def loss(w):
-            return np.logaddexp(0, -(2 * labels - 1) * (x @ w)).sum() + precision * w @ w / 2
+            return np.logaddexp(0, -(2 * labels - 1) * (x @ w)).sum() + precision @ w**2 / 2
 
         return optimize.minimize(loss, np.zeros(COLUMNS), tol=1e-10).x
 
-    def fixed_point(log_precision):
-        precision = np.exp(log_precision)
+    precision = np.ones(COLUMNS)
+    for _ in range(50):
         w = mode(precision)
         p = 1 / (1 + np.exp(-x @ w))
         hessian = (x.T * (p * (1 - p))) @ x
-        gamma = np.trace(np.linalg.solve(hessian + precision * np.eye(COLUMNS), hessian))
-        return (gamma + 5) / (w @ w + 5) - precision
-
-    expected = np.exp(-0.5 * optimize.brentq(fixed_point, -6, 3))
-    np.testing.assert_allclose(prior.scale, expected, rtol=1e-2)
+        gamma = 1 - precision * np.linalg.inv(hessian + np.diag(precision)).diagonal()
+        precision = (gamma + 5) / (w**2 + 5)
+    np.testing.assert_allclose(prior.scale, precision**-0.5, rtol=1e-2)
 
 
 def test_other_noise_than_gaussian_is_tuned_by_em():
@@ -130,7 +135,7 @@ def test_noise_under_a_prior_stays_a_site():
     found = closed(likelihood=bnn.likelihoods.Gaussian(scale=noise)).bnn.settings
     assert found["likelihood"] == bnn.likelihoods.Gaussian(scale=noise)
     (prior,) = dict(found["prior"].choices).values()
-    assert prior.scale == pytest.approx(most_probable()[0], rel=2e-3)
+    np.testing.assert_allclose(prior.scale, most_probable()[0], rtol=5e-3)
 
 
 def test_what_is_not_open_or_cannot_be_looked_at_stays():
@@ -196,7 +201,7 @@ class Says(Silent):
 def test_a_prior_of_another_package_may_say_that_its_scale_is_open():
     (said,) = dict(closed(prior=Says()).bnn.settings["prior"].choices).values()
     assert type(said) is Says
-    assert said.scale == pytest.approx(most_probable()[0], rel=2e-3)
+    np.testing.assert_allclose(said.scale, most_probable()[0], rtol=5e-3)
     assert closed(prior=Silent()).bnn.settings["prior"] == Silent()
 
 
@@ -205,17 +210,7 @@ def test_a_tuned_prior_keeps_its_mean():
     (found,) = dict(closed(prior=prior).bnn.settings["prior"].choices).values()
     around = np.linalg.inv(X.T @ X) @ X.T @ Y
     assert found.loc == 0.5
-    assert 0.5 * np.abs(around - 0.5).mean() < found.scale < 2 * np.sqrt(np.mean((around - 0.5) ** 2))
-
-
-@pytest.mark.slow
-def test_a_fit_of_given_length_takes_the_model_as_it_is():
-    model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1))
-    fixed = model.fit(X, Y, steps=5, seed=0, progress=False)
-    assert fixed.bnn.settings["prior"] == bnn.priors.Normal("tuned")
-    assert fixed.record.evidence is None
-    prior = fixed.bnn.prior("0.weight", fixed.bnn.net.get_buffer("0.weight"))
-    assert float(prior.base_dist.scale.flatten()[0]) == pytest.approx((2 / COLUMNS) ** 0.5)
+    np.testing.assert_allclose(found.scale, np.abs(around - 0.5), rtol=0.5, atol=0.06)
 
 
 class Packed(bnn.inference.BaseMethod):

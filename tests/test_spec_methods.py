@@ -66,8 +66,8 @@ def test_a_method_in_python_keeps_its_guide():
 
 
 CHANGED = {
-    "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"lr": 0.01}),
-    "without a section": ("", ["fit.type=ensemble"], {"members": 5, "seed": 0}, {"lr": 0.01}),
+    "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"lr": 0.02}),
+    "without a section": ("", ["fit.type=ensemble"], {"members": 5, "seed": 0}, {"lr": 0.02}),
     "ensemble to svi": (ENSEMBLE, ["fit.steps=7", "fit.type=svi"], {"steps": 7, "seed": 4}, None),
     "ensemble of swag": (ENSEMBLE, ["fit.method.type=swag"], {"members": 3}, {"type": "swag", "steps": 2500}),
     "the method inside": (ENSEMBLE, ["fit.method.lr=0.5"], {"members": 3}, {"lr": 0.5, "steps": 7}),

@@ -77,6 +77,8 @@ def test_a_network_is_called_with_one_by_one_two_and_many_rows_before_the_first_
         return real(self, batches)
 
     monkeypatch.setattr(TrainingState, "differentiate", differentiate)
-    model = bnn.BNN(lambda: Counted(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)))
-    bnn.fit(model, bnn.Data(X, Y), bnn.SVI(steps=1), engine="eager", progress=False)
+    known = {"prior": bnn.priors.Normal(1.0), "likelihood": bnn.likelihoods.Gaussian(0.1)}
+    model = bnn.BNN(lambda: Counted(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)), **known)
+    method = bnn.SVI(guide=bnn.guides.MeanField(noise="shared"), steps=1, kl="mc")
+    bnn.fit(model, bnn.Data(X, Y), method, engine="eager", progress=False)
     assert at_first_step[0] == 4 + 5

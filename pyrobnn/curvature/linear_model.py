@@ -43,6 +43,11 @@ class LinearModel:
         rows = _rows(self.jacobian, self.columns)
         return rows.T @ rows
 
+    @property
+    def precision(self) -> Tensor:
+        """The diagonal of the information, (P,)."""
+        return _rows(self.jacobian, self.columns).square().sum(0)
+
     def with_noise(self, ratio: Tensor) -> "LinearModel":
         """Return the model with noise of a ratio, (C,), of the deviation on each output."""
         model = dataclasses.replace(self, columns=self.columns / ratio)

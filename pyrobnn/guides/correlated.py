@@ -59,7 +59,7 @@ class FullRankGuide(CorrelatedGuide):
 
     def __init__(self, sites: list[Site], setting: FullRank) -> None:
         super().__init__(sites)
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.rho = nn.Parameter(setting.start_rho(sites))
         self.factor = nn.Parameter(self.loc.new_zeros(len(self.loc), len(self.loc)))
 
     def draw(self) -> list[RealPart]:
@@ -123,8 +123,7 @@ class LowRankGuide(CorrelatedGuide):
 
     def __init__(self, sites: list[Site], setting: LowRank) -> None:
         super().__init__(sites)
-        half = softplus(torch.tensor(setting.start_rho, dtype=torch.float64)) * 0.5**0.5
-        self.rho = nn.Parameter(torch.full_like(self.loc, float(inverse_softplus(half))))
+        self.rho = nn.Parameter(inverse_softplus(softplus(setting.start_rho(sites)) * 0.5**0.5))
         # A zero factor is a saddle: no direction would be better than its opposite.
         self.factor = nn.Parameter(torch.randn_like(self.loc[:, None].expand(-1, setting.rank)) / setting.rank**0.5)
         self.noise = "shared" if setting.noise == "auto" else setting.noise

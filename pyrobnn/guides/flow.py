@@ -55,7 +55,7 @@ class FlowGuide(FlatGuide):
 
     def __init__(self, sites: list[Site], setting: Flow) -> None:
         super().__init__(sites)
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.rho = nn.Parameter(setting.start_rho(sites))
         count = setting.num_transforms if len(self.loc) > 1 else 0  # a single entry has none before it
         self.networks = nn.ModuleList(_network(self.loc, reverse=bool(k % 2)) for k in range(count))
 

@@ -24,7 +24,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import FrozenDict, Options, assign, setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home, local_parameters
-from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, NoisePerExample, StartsNarrow, built, registry
+from pyrobnn.guides.base import BuiltGuide, Guide, Model, NoisePerExample, built, registry
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 
@@ -267,15 +267,6 @@ class ByName:
         return GuideByName(parts)
 
 
-def narrowed(guide: Any) -> Any:
-    """Return the guide with narrow scales at the start, where it leaves open where they start."""
-    if isinstance(guide, ByName):
-        return ByName(tuple((pattern, narrowed(guide_of_pattern)) for pattern, guide_of_pattern in guide.choices))
-    if isinstance(guide, StartsNarrow) and guide.init_rho is None:
-        return dataclasses.replace(guide, init_rho=NARROW)  # type: ignore[type-var]
-    return guide
-
-
 class _Part:
     """The model with only some of its latent sites visible."""
 
@@ -283,6 +274,7 @@ class _Part:
         self._model = poutine.block(model, expose=names)
         starts = getattr(model, "initial_values", {})
         self.initial_values = {name: starts[name] for name in names if name in starts}
+        self.initial_scales = getattr(model, "initial_scales", {})
         self.net = getattr(model, "net", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -52,10 +52,9 @@ class MatrixNormalGuide(JointGuide):
 
     def __init__(self, sites: list[Site], setting: MatrixNormal) -> None:
         super().__init__(sites)
-        full, rho = setting.factors == "full", setting.start_rho
+        full, rhos = setting.factors == "full", self._split(setting.start_rho(sites))
         self.factors = nn.ModuleList(
-            Sides(site.start, rho, full=full) if _is_matrix(site) else Entrywise(site.unconstrained, rho)
-            for site in sites
+            Sides(rho, full=full) if _is_matrix(site) else Entrywise(rho) for site, rho in zip(sites, rhos, strict=True)
         )
 
     def draw(self) -> list[RealPart]:
@@ -78,9 +77,9 @@ class MatrixNormalGuide(JointGuide):
 class Entrywise(nn.Module):
     """A standard deviation softplus(rho) for each entry, of any shape."""
 
-    def __init__(self, like: Tensor, init_rho: float) -> None:
+    def __init__(self, rho: Tensor) -> None:
         super().__init__()
-        self.rho = nn.Parameter(torch.full_like(like, init_rho))
+        self.rho = nn.Parameter(rho.clone())
 
     def forward(self, noise: Tensor) -> Tensor:
         """Return standard normal noise with this standard deviation."""
@@ -97,9 +96,9 @@ class Entrywise(nn.Module):
 class Side(Entrywise):
     """A triangular factor of the covariance of rows, diag(softplus(rho)) (I + L), L below the diagonal or left out."""
 
-    def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
-        super().__init__(like, init_rho)
-        self.below = nn.Parameter(like.new_zeros(len(like), len(like))) if full and len(like) > 1 else None
+    def __init__(self, rho: Tensor, *, full: bool) -> None:
+        super().__init__(rho)
+        self.below = nn.Parameter(rho.new_zeros(len(rho), len(rho))) if full and len(rho) > 1 else None
 
     def forward(self, noise: Tensor) -> Tensor:
         mixed = noise if self.below is None else noise + self.below.tril(-1) @ noise
@@ -113,12 +112,12 @@ class Side(Entrywise):
 class Sides(nn.Module):
     """The factors A of rows and B of columns, for values of any shape whose first axis counts the rows."""
 
-    def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
+    def __init__(self, rho: Tensor, *, full: bool) -> None:
         super().__init__()
-        # Both sides start with the square root of the standard deviation of their product.
-        root = float(inverse_softplus(softplus(torch.tensor(init_rho, dtype=torch.float64)).sqrt()))
-        matrix = like.flatten(1)
-        self.rows, self.columns = Side(matrix[:, 0], root, full=full), Side(matrix[0], root, full=full)
+        # The deviations of rows and columns whose products are closest to those asked for, on the log scale
+        logs = softplus(rho.double()).log().flatten(1)
+        sides = (logs.mean(1) - logs.mean() / 2, logs.mean(0) - logs.mean() / 2)
+        self.rows, self.columns = (Side(inverse_softplus(side.exp()).to(rho), full=full) for side in sides)
 
     def forward(self, noise: Tensor) -> Tensor:
         """Return A E B^T for noise E."""

@@ -29,7 +29,7 @@ class MeanField(StartsNarrow, NoisePerExample):
     Attributes:
         init_loc: the initial mu: "net" at the network's weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
-        init_rho: initial rho; None for -10 in a fit of automatic length, else -3. softplus(-3) = 0.049.
+        init_rho: initial rho; None where a fit has measured it, else -5. softplus(-5) = 0.0067.
         noise: how the examples of a mini-batch share a draw while training, as in `NoisePerExample`.
         path_derivative: leave the score of log q, with expectation zero, out of the gradient ("sticking the landing",
             Roeder, Wu & Duvenaud 2017). It needs kl="mc".
@@ -55,7 +55,7 @@ class MeanFieldGuide(GuideWithMoments):
 
     def __init__(self, sites: list[Site], setting: MeanField) -> None:
         super().__init__(sites, [_start(site, setting.init_loc) for site in sites])
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.rho = nn.Parameter(setting.start_rho(sites))
         self.noise = "shared" if setting.noise == "auto" else setting.noise
         self.path_derivative = setting.path_derivative
 

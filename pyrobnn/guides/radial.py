@@ -1,5 +1,6 @@
 """The radial guide: noise of a random direction and a length that does not grow with the number of weights."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -47,7 +48,7 @@ class RadialGuide(JointGuide):
 
     def __init__(self, sites: list[Site], setting: Radial) -> None:
         super().__init__(sites)
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.rho = nn.Parameter(setting.start_rho([_as_length(site) for site in sites]))
 
     def draw(self) -> list[RealPart]:
         noise = torch.randn_like(self.loc)
@@ -62,6 +63,13 @@ class RadialGuide(JointGuide):
         """Return the standard deviation of every entry, flat: sigma / sqrt(D) for the D entries of a radial site."""
         scales = self._segments(softplus(self.rho))
         return torch.cat([(s / (s.numel() ** 0.5 if t is None else 1.0)).reshape(-1) for _, t, s in scales])
+
+
+def _as_length(site: Site) -> Site:
+    """Return a site whose scale is that of the length of all its entries together."""
+    if site.scale is None or site.transform is not None:
+        return site
+    return dataclasses.replace(site, scale=site.scale * site.scale.numel() ** 0.5)
 
 
 def _radial(loc: Tensor, scale: Tensor, noise: Tensor, length: Tensor) -> RealPart:

@@ -24,6 +24,7 @@ class Site:
         mean: the prior mean of each entry, or None without a closed form.
         variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
+        scale: a standard deviation of each entry to start from, or None where no fit has measured it.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(0.5))
@@ -37,6 +38,7 @@ class Site:
     mean: Tensor | None
     variance: Tensor | None
     transform: Any
+    scale: Tensor | None = None
 
     @property
     def unconstrained(self) -> Tensor:
@@ -59,9 +61,9 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     """
     with torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(*args)
-    starts = getattr(model, "initial_values", {})
+    starts, scales = (getattr(model, f"initial_{name}", {}) for name in ("values", "scales"))
     sites = [
-        _site(name, node, starts.get(name))
+        _site(name, node, starts.get(name), scales.get(name))
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     ]
@@ -70,7 +72,7 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     return sites
 
 
-def _site(name: str, node: Any, start: Tensor | None) -> Site:
+def _site(name: str, node: Any, start: Tensor | None, scale: Tensor | None) -> Site:
     support = node["fn"].support
     if node["cond_indep_stack"]:
         raise InputError(f"Site {name!r} stands inside a plate; this guide covers global latents only.")
@@ -82,7 +84,7 @@ def _site(name: str, node: Any, start: Tensor | None) -> Site:
     draw = node["value"].detach().clone()
     value = draw if start is None else torch.where(_inside(support, start, transform), start.detach(), draw)
     mean, variance = (_moment(node["fn"], name) for name in ("mean", "variance"))
-    return Site(name, value, mean, variance, None if innermost == identity_transform else transform)
+    return Site(name, value, mean, variance, None if innermost == identity_transform else transform, scale)
 
 
 def _inside(support: Any, value: Tensor, transform: Any) -> Tensor:

@@ -43,7 +43,6 @@ FEWEST_ROWS_OF_LARGE_BATCHES, FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES 
 _Columns = tuple[tuple[InputColumns, float], ...]
 _SHARED_SCALES = priors.Hierarchical("log_normal")
 _SCALES_OF_INPUTS = priors.ARD("log_normal", scale="fan_in")
-_MEAN_FIELD = guides.MeanField(init_rho=-3.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +180,7 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
 
 
 def _trained(facts: Facts) -> list[Parts]:
-    method = SVI(guide=_MEAN_FIELD, max_steps=40_000, lr=0.02, num_particles=2)
-    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=method)]
+    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=SVI())]
 
 
 def _shape(facts: Facts) -> Any:

@@ -70,9 +70,9 @@ def fit(
     Without a method, the first rule of `pyrobnn.inference.defaults` that holds for model and data gives one;
     `record.choice` says which. See docs/explanations/defaults.md.
 
-    Scales named "tuned", the default for priors and noise, are measured first if the length of the fit is open: no
-    `steps` and `epochs`, or chains. They make the data most probable (`EvidenceFramework`), on up to 500 examples. A
-    fit of a given length takes the model as it is: "tuned" priors are "he", and "tuned" noise is trained.
+    Scales named "tuned", the default for priors and noise, are measured first: they make the data most probable
+    (`EvidenceFramework`), on up to 500 examples. A guide starts at the mode with them. See
+    docs/explanations/defaults.md.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine. Random states, and modes of torch around the call, stay as they were.

@@ -20,11 +20,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data import InputColumns
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import method as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry, with_guide, with_innermost
-from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.search import work_of_gradient
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, with_offset
@@ -266,14 +264,11 @@ class Facts:
 
     @property
     def takes_evidence(self) -> bool:
-        guide, told = self.given.guide, as_likelihood(self.likelihood)
-        is_guide = guide is None or EvidenceFramework.takes(guide)
-        takes_guide = is_guide or (told.noise is not None and as_guide(guide).curvature is None)
+        told = as_likelihood(self.likelihood)
         takes_noise = told.varies_normally or told.noise not in ("inferred", "heteroscedastic")
         num_outputs = max(self.num_data, self.num_rows) * self.num_outputs(self.likelihood)
         is_small = num_outputs * self.num_weights <= _MOST_DERIVATIVES
-        is_open = self.leaves_scales and (self.given.only_bounds or not self.given.settings)
-        return self.has_derivatives and is_small and is_open and takes_guide and takes_noise
+        return self.has_derivatives and is_small and self.leaves_scales and self.leaves_training and takes_noise
 
 
 def are_counts(data: Data, num_data: int) -> bool:

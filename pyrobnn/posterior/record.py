@@ -156,7 +156,7 @@ class LikelihoodRecord:
 
 @dataclasses.dataclass(frozen=True)
 class EvidenceRecord:
-    """The starts of the evidence framework; `print` shows which likelihood they chose.
+    """The starts of the evidence framework; `print` says what was measured, and which likelihood they chose.
 
     Attributes:
         starts: all starts.
@@ -164,6 +164,8 @@ class EvidenceRecord:
         precision: the prior's precision by site: a number, or a number for each input.
         members: number of posterior members from each start; empty where the evidence was only measured.
         likelihoods: those that were compared, in this order; empty if there was a single one.
+        left_out: the leave-one-out log score of the best start in nats a row, in the original units of the targets.
+        numbers: the numbers of the likelihood that were measured, in original units, such as its "scale".
     """
 
     starts: list[StartRecord]
@@ -171,6 +173,8 @@ class EvidenceRecord:
     precision: dict[str, float | list[float]]
     members: list[int] = dataclasses.field(default_factory=list)
     likelihoods: list[LikelihoodRecord] = dataclasses.field(default_factory=list)
+    left_out: float | None = None
+    numbers: Table = dataclasses.field(default_factory=dict)
 
     @property
     def likelihood(self) -> LikelihoodRecord:
@@ -178,9 +182,11 @@ class EvidenceRecord:
         return self.likelihoods[self.starts[self.chosen].likelihood]
 
     def __str__(self) -> str:
-        """Return a sentence: the likelihood that was chosen, and its lead over the others, the closest first."""
+        """Return what was measured, or the likelihood that was chosen, and its lead over the others."""
         if len(self.likelihoods) < 2:
-            return "no other likelihood was compared"
+            scales = {f"scale of {name}": np.power(value, -0.5) for name, value in self.precision.items()}
+            numbers = (f"{name} {_range(value)}" for name, value in (scales | self.numbers).items())
+            return f"measured in {len(self.starts)} starts: {', '.join(numbers)}"
         chosen = self.likelihood
         finite = [one for one in self.likelihoods if one is not chosen and one.score > -np.inf]
         others = sorted(finite, key=lambda one: -one.score)
@@ -188,6 +194,11 @@ class EvidenceRecord:
         doubted = [one.name for one in others if chosen.score - one.score < _ERRORS_OF_A_LEAD * one.error]
         doubt = f"; the lead over {' and '.join(doubted)} may be chance" if doubted else ""
         return f"{chosen.name}: {', '.join(leads) or 'alone with a finite score'}{doubt}"
+
+
+def _range(values: Any) -> str:
+    least, most = np.min(values), np.max(values)
+    return f"{least:.2g}" if least == most else f"{least:.2g} to {most:.2g}"
 
 
 @dataclasses.dataclass(frozen=True)

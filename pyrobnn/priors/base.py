@@ -11,10 +11,13 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Positive, Registry
 
 Scale = Positive | Literal["tuned", "he", "fan_in"]
 """A scale: a number, or the name of a scale that follows the width of each layer, or the data (`scale_of`)."""
+Scales = Scale | tuple[Positive, ...]
+"""The same, or a number for each input of a layer."""
 
 
 @runtime_checkable
@@ -91,7 +94,7 @@ class BasePrior:
 
     @property
     def has_open_scale(self) -> bool:
-        """Whether its field `scale` is "tuned", for a fit of open length to measure."""
+        """Whether its field `scale` is "tuned", for a fit to measure."""
         return False
 
 
@@ -136,7 +139,7 @@ class SitePrior(BasePrior):
 class ScaledPrior(SitePrior):
     """Base for those with a scale that may be open."""
 
-    scale: Scale
+    scale: Scales
 
     @property
     def has_open_scale(self) -> bool:
@@ -200,7 +203,7 @@ class _Numbered(PyroModule):
     def __init__(self, setting: Any, like: Tensor) -> None:
         super().__init__()
         self._setting = setting
-        self._numbers = [name for name, value in vars(setting).items() if isinstance(value, float)]
+        self._numbers = [name for name, value in vars(setting).items() if isinstance(value, (float, tuple))]
         for name in self._numbers:
             self.register_buffer(name, constant(getattr(setting, name), like), persistent=False)
 
@@ -244,20 +247,31 @@ def over(distribution: TorchDistributionMixin, value: Tensor) -> TorchDistributi
     return distribution.expand(value.shape).to_event(value.ndim)
 
 
-def constant(number: float | Tensor, like: Tensor) -> Tensor:
-    """Return a number as a scalar tensor with the dtype and device of another, made without a copy from the host."""
-    return number if isinstance(number, Tensor) else like.new_full((), number)
+def constant(number: float | tuple[float, ...] | Tensor, like: Tensor) -> Tensor:
+    """Return a number as a scalar tensor, several as a vector, with the dtype and device of another."""
+    if isinstance(number, tuple):
+        return like.new_tensor(number)
+    return number if isinstance(number, Tensor) else like.new_full((), number)  # without a copy from the host
 
 
-def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
-    """Return a scale as a scalar tensor: the number, or the meaning of a name at this parameter, as in `Normal`.
+def scale_of(scale: float | str | tuple[float, ...] | Tensor, value: Tensor) -> Tensor:
+    """Return a scale that expands to a parameter: numbers, or the meaning of a name there, as in `Normal`.
 
     "tuned" is "he" until a fit has measured the scale.
     """
     if isinstance(scale, str):
         gain = 1.0 if scale == "fan_in" or value.ndim < 2 else 2.0
         return constant(math.sqrt(gain / fan_in(value.shape)), value)
-    return constant(scale, value)
+    numbers = constant(scale, value)
+    if numbers.ndim and (value.ndim < 2 or len(numbers) != value.shape[1]):
+        shape = tuple(value.shape)
+        raise InputError(f"The prior has {len(numbers)} scales, one for each input, for a parameter of shape {shape}.")
+    return per_input(numbers, value) if numbers.ndim else numbers
+
+
+def per_input(scales: Tensor, value: Tensor) -> Tensor:
+    """Return scales of input units (inputs,) in a shape that expands to the weight (outputs, inputs, ...)."""
+    return scales.reshape(-1, *[1] * (value.ndim - 2))
 
 
 def fan_in(shape: torch.Size) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyrobnn._core.settings import Positive, setting
 from pyrobnn.distributions import latents
-from pyrobnn.priors.base import Scale, ScaledPrior, SitePrior, constant, registry, scale_of
+from pyrobnn.priors.base import ScaledPrior, Scales, SitePrior, constant, registry, scale_of
 
 
 @registry.register
@@ -17,10 +17,11 @@ class Normal(ScaledPrior):
     """Independent normals, w ~ N(loc, scale^2).
 
     Attributes:
-        scale: standard deviation: a number; "fan_in" for 1 / sqrt(fan-in), which keeps the prior over functions the
-            same at every width (Neal 1996); "he" for sqrt(2 / fan-in), which keeps ReLU activations at the same
-            variance (He et al. 2015); under both, biases have standard deviation 1. "tuned" for a number per parameter
-            that the evidence chooses before a fit of automatic length, and "he" in other fits.
+        scale: standard deviation: a number, or a tuple of one for each input of a layer; "fan_in" for 1 / sqrt(fan-in),
+            which keeps the prior over functions the same at every width (Neal 1996); "he" for sqrt(2 / fan-in), which
+            keeps ReLU activations at the same variance (He et al. 2015); under both, biases have standard deviation 1.
+            "tuned" for numbers that the evidence chooses before a fit, one per parameter and per input of the first
+            layer, and "he" elsewhere.
         loc: mean.
 
     Examples:
@@ -31,7 +32,7 @@ class Normal(ScaledPrior):
     """
 
     is_normal: ClassVar[bool] = True
-    scale: Scale = "tuned"
+    scale: Scales = "tuned"
     loc: float = 0.0
 
     def site(self, name: str, value: Tensor) -> latents.NormalOfMany:
@@ -57,7 +58,7 @@ class StudentT(ScaledPrior):
     """
 
     df: Positive = 3.0
-    scale: Scale = "tuned"
+    scale: Scales = "tuned"
 
     def site(self, name: str, value: Tensor) -> latents.LatentStudentT:
         return latents.LatentStudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
@@ -82,7 +83,7 @@ class Laplace(ScaledPrior):
         torch.Size([1])
     """
 
-    scale: Scale = "tuned"
+    scale: Scales = "tuned"
 
     def site(self, name: str, value: Tensor) -> dist.Laplace:
         return dist.Laplace(constant(0.0, value), scale_of(self.scale, value))

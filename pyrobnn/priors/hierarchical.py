@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.settings import Positive, setting
-from pyrobnn.priors.base import Latent, LatentSitePrior, Scale, constant, registry, scale_of
+from pyrobnn.priors.base import Latent, LatentSitePrior, Scale, constant, per_input, registry, scale_of
 
 ScalePrior = Literal["half_cauchy", "half_normal", "gamma", "log_normal"]
 Local = Literal["unit", "weight"]
@@ -187,11 +187,6 @@ def positive(kind: ScalePrior, scale: Tensor, shape: tuple[int, ...] = ()) -> La
     else:
         entries = dist.HalfCauchy(scale) if kind == "half_cauchy" else dist.HalfNormal(scale)
     return Latent(entries.expand(shape).to_event(len(shape)), scale.expand(shape))
-
-
-def per_input(scales: Tensor, value: Tensor) -> Tensor:
-    """Return scales of input units (inputs,) in a shape that expands to the weight (outputs, inputs, ...)."""
-    return scales.reshape(-1, *[1] * (value.ndim - 2))
 
 
 def centred_normal(scale: Tensor) -> dist.Normal:

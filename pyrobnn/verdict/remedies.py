@@ -70,8 +70,7 @@ def _longer(evidence: Evidence) -> dict[str, int]:
 
 def _more_steps(evidence: Evidence) -> tuple[str, ...]:
     most = max(_MOST_STEPS, *(2 * (member.record.num_steps or 0) for member in evidence.posterior.members))
-    types = [table.get("type") for table in evidence.posterior.members[0].record.methods]
-    return _of_method(evidence, **{"guide_steps" if "evidence_framework" in types else "max_steps": most})
+    return _of_method(evidence, max_steps=most)
 
 
 def _of_method(evidence: Evidence, **settings: float) -> tuple[str, ...]:

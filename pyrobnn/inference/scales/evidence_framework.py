@@ -16,10 +16,9 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import Count, fields_of, setting, to_dict
 from pyrobnn._torch.private import tree_map
-from pyrobnn.bnn import BNN, StartState
+from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data, merged
-from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import limits
 from pyrobnn.inference.around import around
@@ -28,7 +27,6 @@ from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.fixed_point import Hyperprior
 from pyrobnn.inference.scales.search import Rival, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers, resolve, target_units
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -37,7 +35,6 @@ from pyrobnn.posterior.record import EngineRecord
 _BATCH = 4096
 _NATS_PER_ODDS = 8.0
 _NATS_A_ROW_BEHIND = 0.4  # a start so far behind the best has no share
-_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}  # of a guide from the mode
 _NATS_OF_ONE_MODE = 0.01
 
 
@@ -55,12 +52,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     of the targets, half of it and so on. The best score is kept: the mean of log evidence and leave-one-out log score
     (Fong & Holmes 2020), less gamma / 2.
 
-    The guide comes last: a Laplace approximation around the mode, or another guide, trained from the best mode. With
-    Laplace and real targets, the posterior is a `Mixture` of as many members as starts, divided among the modes in
-    proportion to exp(score / 8).
+    A Laplace approximation around the mode comes last. With real targets, the posterior is a `Mixture` of as many
+    members as starts, divided among the modes in proportion to exp(score / 8). `SVI` trains other guides from the mode.
 
     Attributes:
-        guide: the family of the posterior. `Laplace` has curvature "ggn", and is "kron" over more than 3,000 weights.
+        guide: a `Laplace` of curvature "ggn", "kron" over more than 3,000 weights.
         starts: number of starts, and of those of all likelihoods that go on after three rounds, unless 16 nats behind.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
@@ -68,7 +64,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             and counts, 4 for fewer than six rows per input, else 0.
         per: which weights share a precision: those of a "site", or with "input" those of an input in the first layer
             (automatic relevance determination; MacKay 1994), and those that lead to outputs that are noise.
-        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000.
         likelihoods: others beside the model's, between which the best score chooses, in original units; see
             `record.evidence`. Beside likelihoods of counts a Gaussian has the probability from y - 1/2 to y + 1/2.
 
@@ -87,13 +82,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     iterations: Count = 150
     prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
-    guide_steps: Count | None = None
     likelihoods: tuple[Annotated[Any, BeforeValidator(resolve)], ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.guide, Laplace) and not self.takes(self.guide):
-            needed = "a Laplace guide must have curvature='ggn' over all weights, and not be of low rank"
-            raise InputError(f"EvidenceFramework: {needed}, got {self.guide!r}.")
+        if not self.takes(self.guide):
+            needed = "the guide must be a Laplace of curvature='ggn' over all weights, and not of low rank"
+            raise InputError(f"EvidenceFramework: {needed}, got {self.guide!r}: SVI trains others from the same mode.")
 
     @staticmethod
     def takes(guide: object) -> bool:
@@ -107,8 +101,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     def bounded(self, steps: int) -> "EvidenceFramework":
         """Return the method with rounds that share at most so many steps; its end counts as two."""
         iterations = min(self.iterations, math.ceil(steps / (self.rounds + 2)))
-        guide_steps = min(steps, self.guide_steps or steps)
-        return dataclasses.replace(self, iterations=iterations, guide_steps=guide_steps)
+        return dataclasses.replace(self, iterations=iterations)
 
     def learning_on(self) -> "EvidenceFramework":
         return dataclasses.replace(self, starts=1, rounds=0)
@@ -123,7 +116,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         searched = tuned_modes(rivals, source.num_data, run=run, search=self._search(bnn, source))
         starts, chosen = searched.starts, searched.chosen
         model = starts[chosen].model
-        mixes = isinstance(self.guide, Laplace) and _has_real_targets(models[model])
+        mixes = _has_real_targets(models[model])
         least = -_NATS_A_ROW_BEHIND * source.total_weight
         scores = [start.score if start.model == model else -np.inf for start in starts]
         counts = _members(scores, self.starts, mixes=mixes, least=least)
@@ -136,7 +129,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            evidence=dataclasses.replace(searched.record(likelihoods), members=counts),
+            evidence=dataclasses.replace(searched.record(sources[model].y_scaler, likelihoods), members=counts),
             measured=closed_numbers(models[model].settings["likelihood"], tuned),
         )
         if run.progress and self.likelihoods:
@@ -158,12 +151,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
         tuned = best.tuned(bnn, source)
-        if not isinstance(self.guide, Laplace):
-            tuned.start = StartState(best.bnn.state_at(best.weights))
-            settings: dict[str, Any] = {} if as_guide(self.guide).seeks_mode else _UNTIL_CONVERGED
-            if self.guide_steps is not None:
-                settings = {"steps": self.guide_steps, "schedule": "cosine_annealing_lr", "batch_size": "all"}
-            return SVI(guide=self.guide, **settings).infer(tuned, data, run)
         is_large = self.guide.structure == "full" and len(best.prior.precision) > limits.MOST_FULL
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}

@@ -126,8 +126,9 @@ class PriorScales:
     def moved(self, precision: Tensor) -> "PriorScales":
         return dataclasses.replace(self, precision=torch.where(self.is_held, self.precision, precision))
 
-    def by_site(self) -> dict[str, Tensor]:
-        parts = self.precision.split([loc.numel() for loc in self.loc.values()])
+    def by_site(self, values: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the precisions, or other numbers of each weight, (P,), by site."""
+        parts = (self.precision if values is None else values).split([loc.numel() for loc in self.loc.values()])
         return {name: part.view(loc.shape) for (name, loc), part in zip(self.loc.items(), parts, strict=True)}
 
     def deviation(self, weights: Mapping[str, Tensor]) -> Tensor:
@@ -177,10 +178,17 @@ def groups_of(weights: Mapping[str, Tensor], per: str, num_inputs: int | None = 
 
 
 def _normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
-    """Return the normal prior of a site: with a single number if all entries share it."""
-    if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
-        return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
+    """Return the normal prior of a site: with a number, or one for each input, if its entries share them."""
+    if bool((scale == scale[:1]).all() & (loc == loc.reshape(-1)[0]).all()):
+        return priors.Normal(scale=first_scales(scale), loc=float(loc.reshape(-1)[0]))
     return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
+
+
+def first_scales(scale: Tensor) -> float | tuple[float, ...]:
+    """Return the scales of the first unit of a site: a number, or one for each input if they differ."""
+    row = scale[0] if scale.ndim > 1 else scale.reshape(-1)[:1]
+    numbers = tuple(row.reshape(-1).tolist())
+    return numbers[0] if len(set(numbers)) == 1 else numbers
 
 
 def _others(old: BNN, sites: list[str]) -> dict[str, Any]:

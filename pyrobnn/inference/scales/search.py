@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, progress_bar
+from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import in_short
 from pyrobnn._torch.devices import running
@@ -22,11 +23,13 @@ from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import mixes_examples, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data, merged
+from pyrobnn.distributions.units import Scaler
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import limits
 from pyrobnn.inference.data import Source, check_calls, make_source
-from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.fixed_point import Hyperprior, Rows
+from pyrobnn.inference.method import Run, guide_of
+from pyrobnn.inference.scales.fixed_point import Hyperprior, Rows, first_scales
 from pyrobnn.inference.scales.tuned_mode import (
     STEPS,
     Energy,
@@ -108,14 +111,16 @@ class Searched:
     def best(self) -> Start:
         return self.starts[self.chosen]
 
-    def record(self, likelihoods: Sequence[Any] = ()) -> EvidenceRecord:
-        """Return the record of the starts, with the precision of each site, or column, of the best, and likelihoods."""
+    def record(self, scaler: Scaler, likelihoods: Sequence[Any] = ()) -> EvidenceRecord:
+        """Return the record of the starts, with the numbers of the best in units of targets, and likelihoods."""
         mode = self.best.mode
         rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in mode.prior.by_site().items()}
         precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
         starts = [start.record for start in self.starts]
         compared = [self._compared(model, setting) for model, setting in enumerate(likelihoods)]
-        return EvidenceRecord(starts, self.chosen, precision, likelihoods=compared)
+        left_out = starts[self.chosen].log_left_out / float(mode.rows.counts.sum())
+        numbers = mode.noise.settings(scaler)
+        return EvidenceRecord(starts, self.chosen, precision, [], compared, left_out, numbers)
 
     def _compared(self, model: int, likelihood: Any) -> LikelihoodRecord:
         """Return the best score of a likelihood in nats a row, and the error of the lead of the chosen over it."""
@@ -277,12 +282,15 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     given, likelihood = by_site(bnn.settings["prior"], bnn.site_names), bnn.settings["likelihood"]
     sites = [name for name, prior in given.items() if as_prior(prior).has_open_scale]
     numbers, is_free = open_numbers(likelihood, ("tuned",)), any(p.requires_grad for p in bnn.net.parameters())
-    if not wants or not (sites or numbers) or not isinstance(data, Data) or is_free:
+    if not wants or not bnn.has_open_numbers or not isinstance(data, Data) or is_free:
         return MeasuredModel(bnn)
     data = merged(data, limits.MOST_AT_ONCE)
-    source = make_source(data, bnn, None, seed=run.seed)
+    with ignored_warnings():  # they are told when the fit begins
+        source = make_source(data, bnn, None, seed=run.seed)
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     keeps_noise = source.num_data <= max(bnn.num_weights, limits.MOST_MEASURED_ROWS if size is None else size[0])
+    guides = [guide for guide in map(guide_of, methods) if guide is not None]
+    keeps_noise = keeps_noise and all(as_guide(guide).seeks_mode for guide in guides)  # other guides train it
     linear = _linear(likelihood, data, source.outputs) if "scale" in numbers and keeps_noise else None
     try:
         searched = None if size is None else _searched(bnn, source, data, size, run)
@@ -298,9 +306,10 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         best = best if best.record.log_left_out / counts >= linear[1] - limits.LITTLE_GAIN else None
     if best is not None:
         mode, judged = best.mode, best.judged
-        precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # one for a site
-        scales = {name: max(float(precisions[name].rsqrt()), limits.SMALLEST_PRIOR_SCALE) for name in sites}
-        if scales:
+        if sites:
+            precisions = mode.prior.by_site()
+            least = 0.0 if guides else limits.SMALLEST_PRIOR_SCALE
+            scales = {name: first_scales(precisions[name].rsqrt().clamp_min(least)) for name in sites}
             parts["prior"] = given | {n: dataclasses.replace(given[n], scale=scale) for n, scale in scales.items()}
         if numbers and keeps_noise:
             found = mode.noise.settings(source.y_scaler)
@@ -310,11 +319,12 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         start = StartState(
             mode.bnn.state_at(mode.weights) if starts_there else None,
             dict(mode.bnn.likelihood.state_dict()) if numbers and not keeps_noise else None,
+            mode.deviations() if starts_there else None,
         )
     elif linear is not None:
         parts["likelihood"] = dataclasses.replace(likelihood, scale=linear[0])
     with seeded(0, "closed"):
-        record = None if searched is None else searched.record()
+        record = None if searched is None else searched.record(source.y_scaler)
         return MeasuredModel(bnn.fresh(parts, start=start), record)
 
 
@@ -348,7 +358,7 @@ def _searched(bnn: BNN, source: Source, data: Data, size: tuple[int, int], run: 
     held = [name for name, prior in normal.items() if not prior.has_open_scale]
     length: dict[str, Any] = {"rounds": _SEARCH_ROUNDS, "iterations": _SEARCH_ITERATIONS, "phase": "search for scales"}
     ends: dict[str, Any] = {"tolerance": _SEARCH_TOLERANCE, "last_tolerance": _SEARCH_TOLERANCE}
-    search = Search(starts, hyperprior=hyperprior, held=held, **length, **ends)
+    search = Search(starts, per="input", hyperprior=hyperprior, held=held, **length, **ends)
 
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))

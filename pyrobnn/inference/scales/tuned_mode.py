@@ -382,6 +382,11 @@ class TunedMode:
         score = (float(evidence) + float(left_out) - self._penalty * determined) / 2
         return ModeScore(float(evidence), float(left_out), determined, score, of_rows)
 
+    def deviations(self) -> dict[str, Tensor]:
+        """Return the deviation of each weight under the posterior given all others, by site."""
+        _, _, model, _, _ = self._solved()
+        return self.prior.by_site((self.prior.precision + model.precision).rsqrt())
+
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return a declared model with the tuned prior and noise, and all that was learned beside the weights."""
         return self.prior.model(declared, self.noise.settings(source.y_scaler), source.target_scale, self.bnn)

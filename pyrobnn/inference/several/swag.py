@@ -83,7 +83,7 @@ class SWAG(BaseMethod[Posterior]):
             raise InputError(f"SWAG: {found} of them, fewer than the rank {self.rank}: take more steps.")
 
     def offer(self) -> Offer:
-        return Offer(inner=self.method, wants_measured_scales=self.method.ends_by_itself, spreads=True)
+        return Offer(inner=self.method, wants_measured_scales=True, spreads=True)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit a posterior; a FloatingPointError tells where the path of SGD left the mode."""

@@ -17,7 +17,7 @@ from torch.distributions import Normal
 from pyrobnn import guides
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Positive, described, setting
 from pyrobnn._torch.devices import running
@@ -29,7 +29,7 @@ from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.distributions.support import base_of
-from pyrobnn.guides.base import WIDE, as_guide
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.divergence import KL
 from pyrobnn.guides.given import noise_of
 from pyrobnn.guides.mean_field import MeanFieldGuide
@@ -69,8 +69,8 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
             for an independent normal guide, one-dimensional quadrature for each weight, as under a mixture prior.
-            "auto": "mc" where the length is given, `steps` or `epochs`; else "analytic" where every site has it,
-            "quadrature" where a fixed `ScaleMixture` has no closed form, and "mc" otherwise.
+            "auto": "analytic" where every site has it, "quadrature" where a fixed `ScaleMixture` has no closed form,
+            and "mc" otherwise.
         temperature: factor on the KL; 1 is Bayes, less than 1 a cold posterior.
         clip_norm: bound on the norm of the gradient of all parameters together, or None for none.
         kl_warmup: number of first steps over which the factor on the KL grows from 0 to the temperature.
@@ -91,15 +91,15 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
             follows_validation=True,
             resumable=True,
             goes_on=True,
-            wants_measured_scales=self.ends_by_itself,
+            wants_measured_scales=True,
             starts_at_mode=True,
         )
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Build model and guide, to refuse what does not go together; a fit of given length does so when it begins."""
-        if self.ends_by_itself:
-            source = make_source(data, bnn, self.batch_size, seed=run.seed)
-            with seeded(run.seed, "check"), fast_pyro():
+        """Build model and guide, to refuse what does not go together before scales are measured."""
+        if bnn.has_open_numbers:
+            with seeded(run.seed, "check"), fast_pyro(), ignored_warnings():  # they are told when it begins
+                source = make_source(data, bnn, self.batch_size, seed=run.seed)
                 build_parts(bnn, self, source, run.seed, run.device, earlier=run.start)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
@@ -114,11 +114,10 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
     def bounded(self, steps: int) -> "SVI":
-        """Return the method with at most so many steps; they do not widen a narrow start, so it begins wide."""
+        """Return the method with at most so many steps."""
         if self.steps is not None:
             return dataclasses.replace(self, steps=min(steps, self.steps))
-        guide = guides.MeanField(init_rho=WIDE) if self.guide == guides.MeanField() else self.guide
-        return dataclasses.replace(self, guide=guide, max_steps=min(steps, self.max_steps))
+        return dataclasses.replace(self, max_steps=min(steps, self.max_steps))
 
 
 _DRAWS_TO_VALIDATE = 50

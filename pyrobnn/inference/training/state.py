@@ -26,7 +26,7 @@ from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import NoiseSharing, as_guide, built, rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES, KL
-from pyrobnn.guides.given import leaves_noise_open, narrowed, noises_of, with_noise_chosen
+from pyrobnn.guides.given import leaves_noise_open, noises_of, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import limits
 from pyrobnn.inference.capture.objective import ELBO, WeightLatents, check_divergence, choose_kl
@@ -48,7 +48,7 @@ class StochasticMethod:
     epochs: Count | None = None
     max_steps: Count = 150_000
     tolerance: Positive | None = None
-    lr: Positive = 0.01
+    lr: Positive = 0.02
     batch_size: Count | Literal["all"] | None = None
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
@@ -337,12 +337,12 @@ def build_parts(
     guide = _built_guide(resolved.guide, model, example, source)
     if earlier is not None:
         go_on(earlier, model, guide, method.guide)
-    if method.kl == "auto" and method.loss is None:
-        with seeded(seed, "kl"):
-            kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
-        resolved = dataclasses.replace(resolved, kl=kl)
     if not named_parameters(model, guide):
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
+    if method.kl == "auto" and method.loss is None:
+        with seeded(seed, "kl"):
+            kl = choose_kl(model, guide, source.example(model))
+        resolved = dataclasses.replace(resolved, kl=kl)
     if resolved.kl in DIVERGENCES:
         check_divergence(model, guide, resolved.guide, resolved.kl, example)
     return BuiltParts(model, guide, resolved, example)
@@ -365,16 +365,13 @@ def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> Py
 
 def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -> StochasticMethod:
     """Return the method with what it leaves open, but the KL, which depends on the built guide."""
-    if not method.ends_by_itself:
-        is_open = leaves_noise_open(method.guide)
-        guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
-        return dataclasses.replace(method, guide=guide)
-    guide = narrowed(method.guide)
+    guide, schedule = method.guide, method.schedule
     if leaves_noise_open(guide) and method.loss is not None:
         guide = with_noise_chosen(guide, [], lambda _: "shared")
     elif leaves_noise_open(guide):
         guide = _with_least_noise(guide, model, source, source.batch_size(method.batch_size), seed)
-    schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
+    if method.ends_by_itself and schedule is None:
+        schedule = Schedule("cosine_annealing_lr")
     return dataclasses.replace(method, guide=guide, schedule=schedule)
 
 
