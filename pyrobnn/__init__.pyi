@@ -25,6 +25,7 @@ from .diagnostics.cross_validation import kfold as kfold
 from .diagnostics.cross_validation import loo as loo
 from .diagnostics.diagnosis import diagnose as diagnose
 from .diagnostics.importance import importance_weights as importance_weights
+from .diagnostics.methods import compare_methods as compare_methods
 from .diagnostics.simulation import vsbc as vsbc
 from .estimators import BNNClassifier as BNNClassifier
 from .estimators import BNNRegressor as BNNRegressor

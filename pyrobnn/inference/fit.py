@@ -133,7 +133,7 @@ def fit(
     tell_of_constants(with_offset(bnn.settings["likelihood"], data))
     with seeded(seed, "run"):  # no part of a fit, seeded or not, moves the streams of the caller
         if method is None:
-            bnn, run = _by_rules(bnn, data, run)
+            bnn, run = by_rules(bnn, data, run)
         posterior = fit_in_silence(bnn, data, run.method, run)
     if posterior.record.stopped_by == "Ctrl-C":
         go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
@@ -153,7 +153,8 @@ def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress:
         warn_user(text, PoorFitWarning)
 
 
-def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
+def by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
+    """Return the model and the run with what the rules choose."""
     if not isinstance(data, Data) or len(data) < _FEWEST_ROWS:
         raise InputError(
             f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples: pass Data(x, y), as "

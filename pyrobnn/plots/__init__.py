@@ -2,6 +2,7 @@
 
 from pyrobnn.plots.classification import confusion, reliability
 from pyrobnn.plots.effect_curves import effects, importance
+from pyrobnn.plots.methods import compare_methods
 from pyrobnn.plots.one_input import compare_guides, fit_1d
 from pyrobnn.plots.parameters import weights
 from pyrobnn.plots.predictive import predictive_check
@@ -14,6 +15,7 @@ from pyrobnn.plots.uncertainty import ood, pit, selective_risk, sparsification
 
 __all__ = [
     "compare_guides",
+    "compare_methods",
     "confusion",
     "decision_surface",
     "effects",
