@@ -51,8 +51,8 @@ def test_what_has_not_converged_is_no_better_than_a_constant_or_fails_is_marked(
     assert "The fit predicts no better than a constant, which ignores the inputs (1 of 2 seeds)" in rest
     assert table["warning"]["odd"].startswith("InputError: Unknown method 'nut'")
     assert "! odd: InputError" in str(compared)
-    shown = bnn.plots.compare_methods(compared, layout="column").axes
-    assert [axis.get_title(loc="left")[:8] for axis in shown] == ["Log scor", "RMSE, lo", "Coverage"]
+    shown = bnn.plots.compare_methods(compared).axes
+    assert [axis.get_title(loc="left") for axis in shown] == ["log_likelihood", "rmse", "coverage_95"]
     assert [label.get_text() for label in shown[0].get_yticklabels()] == ["Laplace", "! short", "! odd"]
 
 

@@ -36,18 +36,22 @@ class MethodComparison:
 
     Attributes:
         table: a row for each method, best log score first: mean scores, each with a `_stderr` over rows and seeds; the
-            `difference` of the log score to the best, paired by row and seed; seconds; `converged`, None where that is
-            not known; `warning`, what warns of its fits or made them fail.
+            `difference` of the log score to the best, paired by row and seed; seconds; `converged`, None if unknown;
+            `warning`, what warns of its fits or made them fail.
         fits: the same for each method and seed, with errors over rows.
     """
 
     table: "pd.DataFrame"
     fits: "pd.DataFrame"
 
+    @property
+    def scores(self) -> list[str]:
+        """The columns with a standard error."""
+        return [name for name in map(str, self.table) if f"{name}_stderr" in self.table]
+
     def __repr__(self) -> str:
         table, told = self.table, [(str(name), text) for name, text in self.table["warning"].items()]
-        scores = [name for name in map(str, table) if f"{name}_stderr" in table]
-        cells = {name: list(map(plus_minus, table[name], table[f"{name}_stderr"])) for name in scores}
+        cells = {name: list(map(plus_minus, table[name], table[f"{name}_stderr"])) for name in self.scores}
         cells["seconds"] = [f"{value:.2g}" for value in table["seconds"]]
         cells["converged"] = [{True: "yes", False: "no"}.get(value, "") for value in table["converged"]]
         shown = type(table)(cells, index=["! " * bool(text) + name for name, text in told]).replace("nan", "")
@@ -66,8 +70,7 @@ def compare_methods(
 ) -> MethodComparison:
     """Fit each method with each seed, score all fits on the same held-out rows, and judge them by checks of `diagnose`.
 
-    A method is marked whose fits have not converged, or predict no better than a constant. One that fails is a row with
-    its error, and the others go on. `pyrobnn.plots.compare_methods` draws the result.
+    One that fails is a row with its error, and the others go on. `pyrobnn.plots.compare_methods` draws the result.
 
     Args:
         model: the model.
@@ -118,22 +121,21 @@ def compare_methods(
 
 
 def _fitted(model: BNN, data: Data, method: Any, seed: int, held_out: Data) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the scores of a fit and what warns of it, and the log scores (N,) of its predictions."""
+    """Return the scores of a fit and what warns of it, a line each, and the log scores (N,) of its predictions."""
     run = Run(seed=seed, progress=False, method=None if method is None else checked_method(method, data))
     with seeded(seed, "run"):
         model, run = by_rules(model, data, run) if method is None else (model, run)
         posterior = fit_in_silence(model, data, run.method, run)
     row: dict[str, Any] = {"seconds": run.seconds}
-    prediction = posterior.predict(held_out.x)
+    prediction, evidence = posterior.predict(held_out.x), Evidence(posterior, data, held_out, seed=seed)
     for name, one in score(prediction, held_out.y, levels=[0.95]).items():
         row |= {name: one.value, f"{name}_stderr": one.stderr} if name in _SCORES else {}
-    evidence = Evidence(posterior, data, held_out, seed=seed)
     with threads_for(posterior.bnn.net, evidence.budget.baseline_rows):
         ends = list(findings(_ENDS, evidence))
-        rest = list(findings({name: check for name, check in CHECKS.items() if name not in _ENDS}, evidence))
+        found = [*ends, *findings({name: CHECKS[name] for name in CHECKS if name not in _ENDS}, evidence)]
     kinds = {one.kind for one in ends}
     row["converged"] = None if kinds <= {"note"} else "warning" not in kinds
-    row["warning"] = "\n".join(one.lead for one in (*ends, *rest) if one.kind == "warning")
+    row["warning"] = "\n".join(one.lead for one in found if one.kind == "warning")
     return row, as_columns(prediction.log_prob(held_out.y)).mean(1)
 
 
