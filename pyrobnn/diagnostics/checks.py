@@ -73,15 +73,15 @@ def _column_of(evidence: Evidence, name: str) -> str:
 
 def use(evidence: Evidence) -> Finding | None:
     """Nothing shows a gain over a constant, nor that there is none."""
-    found = evidence.comparison
-    if found is None:
+    comparison = evidence.comparison
+    if comparison is None:
         alone = evidence.can_judge and not evidence.baselines and len(evidence.train) > 1
         return Finding("not compared", "open") if alone else None
-    if found.case != "few":
+    if comparison.case != "few":
         return None
     y, rare = evidence.judged.y, _rarest(evidence)
     rare = None if rare is None or evidence.counts[rare] > _RARE_SHARE * len(y) else rare
-    few, all_rows = beside(evidence, found, "few", "open", examples=_counted(evidence, y, rare)), evidence.held_out
+    few, all_rows = beside(evidence, comparison, "few", "open", examples=_counted(evidence, y, rare)), evidence.held_out
     if all_rows is None or len(y) < len(all_rows):
         return few
     return dataclasses.replace(few, remedy=_more_held_out(evidence, rare, _TIMES_MORE * _count(y, rare)))
@@ -319,11 +319,11 @@ def classes(evidence: Evidence) -> Finding | None:
 
 def leak(evidence: Evidence) -> Finding | None:
     """A line through a column explains 99.99 % of the target, each class has its own range, or rows are numbered."""
-    found = leaks(evidence.train, evidence.columns)
-    if not found:
+    leaking = leaks(evidence.train, evidence.columns)
+    if not leaking:
         return None
-    kind = next(iter(found.values()))
-    columns = [*dict.fromkeys(_column_of(evidence, name) for name, each in found.items() if each == kind)]
+    kind = next(iter(leaking.values()))
+    columns = [*dict.fromkeys(_column_of(evidence, name) for name, reason in leaking.items() if reason == kind)]
     listed = ", ".join(map(repr, columns))
     settings = (f"data.drop={json.dumps([*evidence.dropped, *columns])}",)
     return Finding(kind, "care", remedy=Remedy(f"leave out {listed}", settings), facts={"columns": listed})
@@ -341,12 +341,12 @@ def blocks(evidence: Evidence) -> Finding | None:
     if not is_table or table.groups is not None or len(table) < _FEWEST_ROWS:
         return None
     x, codes, in_time = flat_rows(table.x).cpu().numpy(), dict[str, np.ndarray](), None
-    numbers = {_column_of(evidence, name) for name in leaks(evidence.train, evidence.columns)}
+    leaking = {_column_of(evidence, name) for name in leaks(evidence.train, evidence.columns)}
     for column, places in named.items():
         values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
         num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
         repeats = num <= len(table) / 2
-        if column in numbers or (repeats and not _meet(evidence, places)):
+        if column in leaking or (repeats and not _meet(evidence, places)):
             continue
         codes[column] = values
         if len(changes) + 1 != num or num < _FEWEST_GROUPS:
@@ -358,11 +358,11 @@ def blocks(evidence: Evidence) -> Finding | None:
             ends = [part[:, places[0]].aminmax() for part in parts]
             if max(low for low, _ in ends) < min(high for _, high in ends):  # else held-out rows are not between others
                 in_time = Finding("in time", "note", num, facts={"columns": repr(column)})
-    found = together(codes)
-    if not found:
+    shared = together(codes)
+    if not shared:
         return in_time
-    column = max(found, key=lambda name: (len(found[name]), codes[name].max(), len(named[name])))
-    return _in_groups("shared", "note", [column, *found[column]])
+    column = max(shared, key=lambda name: (len(shared[name]), codes[name].max(), len(named[name])))
+    return _in_groups("shared", "note", [column, *shared[column]])
 
 
 def _in_groups(name: str, severity: Severity, columns: Sequence[str], num: int | None = None) -> Finding:

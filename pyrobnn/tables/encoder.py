@@ -56,7 +56,7 @@ class Encoder:
         cls, columns: pd.DataFrame, schema: Mapping[str, Column], *, categories: Any, missing: Any, decimal: Any = None
     ) -> Self:
         """Return the encoder that rows teach, of columns as `read` returns them."""
-        learned = {name: one.learned(columns[name]) for name, one in schema.items()}
+        learned = {name: column.learned(columns[name]) for name, column in schema.items()}
         return cls("ordinal" if "ordinal" in categories else "onehot", missing, learned, decimal)
 
     @classmethod
@@ -87,11 +87,11 @@ class Encoder:
 
     def matrix(self, columns: pd.DataFrame) -> np.ndarray:
         """Return the matrix, float64 with NaN in gaps, of columns as `read` returned them."""
-        made = {name: one.numbers(columns[name]) for name, one in self.columns.items()}
+        made = {name: column.numbers(columns[name]) for name, column in self.columns.items()}
         categories = self._categories
         numbers = [values for name, values in made.items() if name not in categories]
         marks = [np.isnan(made[name]) for name, one in self.columns.items() if one.lacks and name not in categories]
-        places = {name: np.arange(len(one.values)) for name, one in categories.items()}
+        places = {name: np.arange(len(column.values)) for name, column in categories.items()}
         codes = [made[name] == places[name] if self.categories == "onehot" else made[name] for name in categories]
         return np.concatenate([*numbers, *marks, *codes], axis=1, dtype=np.float64)
 
@@ -126,7 +126,7 @@ class Encoder:
 
     def get_feature_names_out(self) -> np.ndarray:
         """Return a name for each column of the matrix."""
-        return np.array([one.name for one in self.layout()], dtype=object)
+        return np.array([made.name for made in self.layout()], dtype=object)
 
     def positions(self) -> dict[str, list[int]]:
         """Return for each column of the table the columns of the matrix that are made from it."""

@@ -122,17 +122,17 @@ def _unseen_scores(evidence: Evidence) -> torch.Tensor | None:
 
 def _is_shown_better(evidence: Evidence) -> bool:
     """Return whether examples that the fit has not learned show that it predicts better than the baselines."""
-    found = evidence.comparison
-    return found is not None and found.is_better and evidence.basis != "training"
+    comparison = evidence.comparison
+    return comparison is not None and comparison.is_better and evidence.basis != "training"
 
 
 def learned(evidence: Evidence) -> Finding | None:
     """A Laplace approximation predicts rows left out of it no better than a constant, or by less than 0.05 nats."""
     has_modes = all(member.record.laplace is not None for member in evidence.posterior.members)
-    found = evidence.comparison
-    if not has_modes or found is None or evidence.held_out is not None or not evidence.budget.folds:
+    comparison = evidence.comparison
+    if not has_modes or comparison is None or evidence.held_out is not None or not evidence.budget.folds:
         return None
-    if _is_shown_better(evidence) or found.is_loss or evidence.left_out is None:
+    if _is_shown_better(evidence) or comparison.is_loss or evidence.left_out is None:
         return None
     rest = compared(evidence.left_out, evidence.baseline_scores, SIGNIFICANCE)
     rows = rows_told("left out", len(evidence.left_out))
@@ -146,7 +146,7 @@ def length(evidence: Evidence) -> Finding | None:
     ended = [member.record for member in evidence.posterior.members if member.record.convergence is not None]
     if not ended:
         return None
-    record = next((each for each in ended if needs_steps(each)), ended[0])
+    record = next((record for record in ended if needs_steps(record)), ended[0])
     end = record.convergence
     assert end is not None
     severity: Severity = "fine" if end.converged else "warning" if needs_steps(record) else "note"
@@ -189,7 +189,7 @@ def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: boo
     if not evidence.can_judge:
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
-        for found in findings(CHECKS, evidence):
-            if found.severity == "warning":
-                return f"{mended(f'{found.lead}.', found.remedy)} See docs/how-to/warnings.md."
+        for finding in findings(CHECKS, evidence):
+            if finding.severity == "warning":
+                return f"{mended(f'{finding.lead}.', finding.remedy)} See docs/how-to/warnings.md."
     return None

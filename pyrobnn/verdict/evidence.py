@@ -181,7 +181,7 @@ class Evidence:
         if self.held_out is not None:
             y, num = self.judged.y, math.log(len(self.copies))
             scores = {name: [one.predict(x).log_prob(y) for x in self.copies] for name, one in self.baselines.items()}
-            return {name: torch.stack(each).logsumexp(0) - num for name, each in scores.items()}
+            return {name: torch.stack(of_copies).logsumexp(0) - num for name, of_copies in scores.items()}
         y, num = self.train.y, len(self.train_sample)
         return {name: model.cross_validated.log_prob(y[model.rows])[:num] for name, model in self.baselines.items()}
 
@@ -194,7 +194,7 @@ class Evidence:
     def counts(self) -> dict[int, int]:
         """The number of held-out examples of each class of training; empty without classes."""
         y = self.judged.y
-        return {int(one): int((y == one).sum()) for one in self.train.y.unique()} if self.has_classes else {}
+        return {int(label): int((y == label).sum()) for label in self.train.y.unique()} if self.has_classes else {}
 
     @functools.cached_property
     def comparison(self) -> BaselineComparison | None:
