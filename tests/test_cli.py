@@ -358,7 +358,7 @@ def test_a_stop_names_the_command_that_goes_on(here, monkeypatch):
 
     places = {
         (loop.Checkpoint, "write", lambda *a, **k: (real(*a, **k), stop())): [CHECKPOINT],
-        (runs, "_judged", stop): [CHECKPOINT, "manifest.json", "posterior", "spec.toml"],
+        (runs, "_scored", stop): [CHECKPOINT, "manifest.json", "posterior", "spec.toml"],
     }
     for place, files in places.items():
         with monkeypatch.context() as patch:

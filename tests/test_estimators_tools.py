@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import re
 
 import joblib
 import numpy as np
@@ -179,6 +180,18 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
     assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
     assert (list(seen[0].class_names), set(seen[0].columns)) == (["no", "yes"], set(GAPS))
     assert seen[0].held_out is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_new", [0, 1100])
+def test_a_report_says_how_many_examples_were_scored(num_new, tmp_path, monkeypatch):
+    monkeypatch.setattr(pyrobnn.report.page, "_figures", lambda *_, **__: iter(()))
+    x, model = np.linspace(-1, 1, 1100)[:, None], bnn.BNNRegressor(**(QUICK | {"steps": 3}), guide="map")
+    rows = slice(None, None, 20) if num_new else slice(None)
+    held_out = (x[:num_new], x[:num_new, 0]) if num_new else None
+    page = model.fit(x[rows], x[rows, 0]).report(tmp_path / "a.html", x[rows], x[rows, 0], held_out).read_text()
+    lead, *_, heading = re.findall(r"([\d,]+ (?:held-out|training)) example", page.partition("Is the fit credible")[0])
+    assert lead.replace(",", "") == heading == f"1000 {'held-out' if num_new else 'training'}"
 
 
 @pytest.mark.slow

@@ -248,6 +248,8 @@ def test_a_run_scores_and_predicts_rows_with_gaps_as_estimators_do(tmp_path, mis
     assert (len(train) + len(test) > 180) == (missing == "impute")
     found = predict_copies(result.evidence.posterior, data.imputer, data.held_out(0), num_draws=500)
     assert result.scores["rmse"].value == pytest.approx(float((found.mean - test.y).square().mean().sqrt()), rel=1e-6)
+    for name, scores in result.evidence.baseline_scores.items():  # mixtures over the same copies
+        assert result.baselines[name]["log_likelihood"].value == pytest.approx(float(scores.mean()))
     last = load_table(tmp_path / "t.csv", "y", missing=missing, all_rows=result.final is not result.evidence.posterior)
     x = last.encoder.transform(tmp_path / "new.csv")
     expected = predict_copies(result.final, last.imputer, x, num_draws=500)

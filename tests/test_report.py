@@ -200,7 +200,7 @@ def scored(**values):
 def test_the_first_sentence_says_what_was_found(likelihood, scores, baselines, shares):
     data = bnn.Data(torch.zeros(30, 1), torch.zeros(30), target_name="{0} # %s")
     model = SimpleNamespace(bnn=bnn.BNN(bnn.MLP(1, [2], 2), likelihood=likelihood))
-    tested, trained = (words.found(scores, baselines, Evidence(model, data, part)) for part in (data, None))
+    tested, trained = (words.found(scores, baselines, Evidence(model, data, part), 30) for part in (data, None))
     assert re.findall(r"(\d+) %(?!s)", tested) == (shares or [])
     assert ("typical error (RMSE) of 8.53" in tested and "14.4" in tested) == ("rmse" in scores)
     assert ("ordinary linear model" in tested) == (likelihood == "log_normal")

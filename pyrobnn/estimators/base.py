@@ -331,13 +331,14 @@ class AbstractBNN(BaseEstimator):
         self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Path:
         """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
-        from pyrobnn.report import RunFacts, render
-        from pyrobnn.runs.run import simple_scores
+        from pyrobnn import report
+        from pyrobnn.report.page import simple_scores
 
         evidence = self._evidence(X, y, held_out)
-        found, scores = _spelled(diagnosis_of(evidence)), score(evidence.prediction, evidence.judged.y)
-        simple = simple_scores(evidence, evidence.judged)
-        page = render(evidence, found, scores, simple, RunFacts(layout=self.encoder_.layout()))
+        judged, diagnosis = evidence.judged, _spelled(diagnosis_of(evidence))
+        scores, simple = score(evidence.prediction, judged.y), simple_scores(evidence, evidence.copies, judged.y)
+        facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(judged))
+        page = report.render(evidence, diagnosis, scores, simple, facts)
         with new_file(Path(path)) as file:
             file.write_text(page.html, encoding="utf-8")
         return Path(path)

@@ -4,33 +4,36 @@ import base64
 import dataclasses
 import functools
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from pyrobnn import plots
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.remedies import Spelling
-from pyrobnn._torch.inputs import shape_of
+from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import elbo_report
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.base import built
-from pyrobnn.metrics import Score, Scores, permutation_importance
+from pyrobnn.metrics import Score, Scores, permutation_importance, score
 from pyrobnn.plots._style import TALL, close, panels
 from pyrobnn.plots.classification import draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
+from pyrobnn.posterior.prediction import joined
 from pyrobnn.report import words
 from pyrobnn.tables.columns import Input
 from pyrobnn.verdict.evidence import Evidence
 
 _AUDIT_DRAWS, _MOST_AUDITS = 300, 30
 _PLANE_DRAWS = 100
+_OF_MEANS = ("r2", "rmse", "mae", "median_error")  # scores that least squares have in place of a linear model's
 _FEWEST_FOR_CURVES = 20
 _SHUFFLES, _SHUFFLE_DRAWS, _ROWS_FOR_IMPORTANCE = 3, 50, 60_000
 _MOST_COLUMNS_FOR_IMPORTANCE, _MOST_EFFECTS = 300, 4
@@ -55,6 +58,7 @@ class RunFacts:
         notes: lines on what was assumed in reading the data.
         doubts: lines on columns to look at.
         folder: the run folder, for commands.
+        num_scored: number of examples that were scored, if not all held out, or of training.
 
     Examples:
         >>> bnn.report.RunFacts(notes=["column 'size': read as numbers"], folder="runs/iris").folder
@@ -67,6 +71,7 @@ class RunFacts:
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
     folder: str = ""
+    num_scored: int = 0
 
 
 def render(
@@ -99,20 +104,15 @@ def render(
     settings = settings | {"method": posterior.record.method} if facts.spec is None else facts.spec
     html = _template().render(
         words=words,
-        found=words.found(scores, baselines, evidence),
+        evidence=evidence,
         diagnosis=diagnosis,
         scores=scores,
-        score_names=words.score_rows(scores),
         baselines=baselines,
         spelling=spelling,
-        next_step=words.next_step(diagnosis, spelling, facts.folder),
         pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
         audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
         most_rows=_MOST_AUDITS,
         facts=facts,
-        class_names=names,
-        posterior=posterior,
-        train=train,
         parts=parts,
         inputs=inputs or [f"arrays of shape {shape_of(train.x[0])}"],
         counts=[*zip(*(data.class_counts(len(names)) for data in parts.values() if names), strict=True)],
@@ -120,6 +120,18 @@ def render(
         tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )
     return Rendered(html, {f"{name}.png": png for name, png in figures.items()})
+
+
+def simple_scores(evidence: Evidence, copies: Iterable[X], y: Tensor) -> dict[str, dict[str, Score]]:
+    """Return scores of a constant and of a linear model, both mixtures over copies of the inputs, as the fit is."""
+    models = evidence.baselines | ({} if evidence.least_squares is None else {"ordinary": evidence.least_squares})
+    by_model = zip(*([model.predict(x) for model in models.values()] for x in copies), strict=True)
+    scores = {name: dict(score(joined(parts), y)) for name, parts in zip(models, by_model, strict=True)}
+    ordinary = scores.pop("ordinary", {})
+    scores.get("linear", {}).update({name: ordinary[name] for name in _OF_MEANS if name in ordinary})
+    for name in ("ause", "aurc"):  # a constant has no order
+        scores.get("constant", {}).pop(name, None)
+    return scores
 
 
 def _figures(evidence: Evidence, layout: Sequence[Input], *, has_means: bool) -> Iterator[tuple[str, Figure]]:

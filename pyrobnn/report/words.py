@@ -54,7 +54,7 @@ def leading(scores: Mapping[str, Score], baselines: Baselines) -> str | None:
     return next((name for name in names if name in scores and math.isfinite(scores[name].value)), None)
 
 
-def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence) -> str:
+def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence, num_scored: int = 0) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     name = leading(scores, baselines)
     if name is None:
@@ -62,7 +62,7 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence)
     verb, before, after = WORDS["first"][name]
     written = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
     simple = {model: written(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
-    num, part = len(evidence.held_out or evidence.train), "held-out" if evidence.held_out else "training"
+    num, part = num_scored or len(evidence.held_out or evidence.train), "held-out" if evidence.held_out else "training"
     where = f"{'' if evidence.held_out else 'its own '}{counted(num, f'{part} example')}"
     value = f"{before}{written(scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
     usual = "an ordinary" if name in ("r2", "rmse") and evidence.likelihood.noise is None else "a"

@@ -12,6 +12,7 @@ import pandas as pd
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report.words import aligned, flat, name_of, score_rows, shown, text
 from pyrobnn.runs.folder import read_json, run_folder
 from pyrobnn.runs.run import predicted
@@ -69,35 +70,39 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     if len(run_dirs) < 2 or len({Path(path).resolve() for path in run_dirs}) < len(run_dirs):
         raise InputError(f"Pass two or more different run folders to compare, got {', '.join(map(str, run_dirs))}.")
     runs = {str(path): RunSpec.from_toml(run_folder(path) / "spec.toml").prepare() for path in run_dirs}
-    (first, one), *_ = runs.items()
-    for name, run in runs.items():
-        checksum = run.dataset.checksum
-        if checksum != read_json(Path(name) / "manifest.json")["data"]["sha256"]:
-            raise InputError(f"The data of {name} have changed since its fit: fit it again.")
-        rows, others = (each.dataset.rows(each.spec.data.split)[1] for each in (run, one))
-        is_same = checksum == one.dataset.checksum or _targets(run) == _targets(one)
-        if not (is_same and np.array_equal(rows, others)):
-            raise InputError(
-                f"{name} was scored on other examples than {first}: only runs with the same rows held out can be "
-                "compared. Fit one again with the same --groups, --test-last, data.test and data.split."
-            )
+    _require_same_rows(runs)
     predictions = {name: predicted(run, load(Path(name) / "posterior")) for name, run in runs.items()}
-    scores = {name: dict(score(found, runs[name].test.y)) for name, found in predictions.items()}
+    scores = {name: dict(score(predictions[name], run.test.y)) for name, run in runs.items()}
     best = max(runs, key=lambda name: scores[name]["log_likelihood"].value)
-    differences = {}
-    for name in [name for name in runs if name != best]:
-        pair = predictions[name], predictions[best]
-        if runs[name].dataset.task == runs[best].dataset.task:
-            differences[name] = compare_scores(*pair, runs[best].test.y)
-        elif any(prediction.is_continuous for prediction in pair):
-            raise InputError("A density of numbers and probabilities of classes cannot be compared: fit one --task.")
-        else:  # counts and classes: the probabilities that both gave to the same values
-            ours, others = (predictions[run].log_prob(runs[run].test.y).double() for run in (name, best))
-            gap, error = (ours - others).mean(), (ours - others).std() / len(ours) ** 0.5
-            row = {"difference": float(gap), "stderr": float(error), "p_value": math.nan}
-            differences[name] = pd.DataFrame(row, index=["log_likelihood"])
+    pairs = {name: ((runs[name], predictions[name]), (runs[best], predictions[best])) for name in runs if name != best}
+    differences = {name: _difference(*pair) for name, pair in pairs.items()}
     settings = {name: dict(flat(run.spec.as_dict())) for name, run in runs.items()}
-    return Comparison(best, scores, differences, _unlike(settings), len(one.test))
+    return Comparison(best, scores, differences, _unlike(settings), len(runs[best].test))
+
+
+def _require_same_rows(runs: Mapping[str, Prepared]) -> None:
+    """Refuse runs whose data have changed, or that held out other rows than the first."""
+    (first_name, first), *_ = runs.items()
+    for name, run in runs.items():
+        if run.dataset.checksum != read_json(Path(name) / "manifest.json")["data"]["sha256"]:
+            raise InputError(f"The data of {name} have changed since its fit: fit it again.")
+        rows, of_first = (prepared.dataset.rows(prepared.spec.data.split)[1] for prepared in (run, first))
+        is_same = run.dataset.checksum == first.dataset.checksum or _targets(run) == _targets(first)
+        if not (is_same and np.array_equal(rows, of_first)):
+            how = "fit one again with the same --groups, --test-last, data.test and data.split"
+            raise InputError(f"{name} was scored on other examples than {first_name}, so they are not compared: {how}.")
+
+
+def _difference(one: tuple[Prepared, Prediction], other: tuple[Prepared, Prediction]) -> pd.DataFrame:
+    """Return the scores of one run less those of the other; counts and classes share the log score alone."""
+    (run, prediction), (rival, of_rival) = one, other
+    if run.dataset.task == rival.dataset.task:
+        return compare_scores(prediction, of_rival, rival.test.y)
+    if prediction.is_continuous or of_rival.is_continuous:
+        raise InputError("A density of numbers and probabilities of classes cannot be compared: fit one --task.")
+    gap = (prediction.log_prob(run.test.y) - of_rival.log_prob(rival.test.y)).double()
+    row = {"difference": float(gap.mean()), "stderr": float(gap.std()) / len(gap) ** 0.5, "p_value": math.nan}
+    return pd.DataFrame(row, index=["log_likelihood"])
 
 
 def _targets(run: Prepared) -> list[Any]:

@@ -41,9 +41,7 @@ def predict_table(
         on_note(note)
     if len((outside := encoder.outside(rows.columns, first=1)).table):
         on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}\n{outside.warning}".rstrip())
-    imputer = None
-    if (place / ROWS).is_file():
-        imputer = Imputer(load_file(place / ROWS)["rows"], encoder.onehot())
+    imputer = Imputer(load_file(place / ROWS)["rows"], encoder.onehot()) if (place / ROWS).is_file() else None
     added = {} if data.get("encoder") is None else {"outside": outside.rows}
     with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
         x, num_draws = encoder.matrix(rows.columns).astype(np.float64), spec.predict.num_draws

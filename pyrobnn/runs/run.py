@@ -4,22 +4,22 @@ import dataclasses
 import datetime
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors.numpy import save
 
 import pyrobnn
 from pyrobnn._core.errors import InputError, counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.imputed import TO_PREDICT
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.metrics import Score, score
@@ -27,6 +27,7 @@ from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
+from pyrobnn.report.page import simple_scores
 from pyrobnn.runs import folder as files
 from pyrobnn.runs.predict import rounded, write_table
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -45,30 +46,26 @@ _HELD_OUT = "median|mean|std|lower_95|upper_95|class|prob_.*"  # columns of the 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run found. The `evidence` has its fit and data; `final` predicts new rows, fitted to `num_learned`.
+    """What a run found. The `evidence` has its fit and data; `final` predicts new rows, and may be a fit to all rows.
 
     `baselines` are the scores of a constant and of a linear model, `doubts` lines on intervals that cannot be.
     """
 
+    path: Path
     evidence: Evidence
     scores: dict[str, Score]
-    baselines: dict[str, dict[str, Score]]
+    baselines: words.Baselines
     diagnosis: Diagnosis
-    path: Path
+    doubts: list[str]
     final: Posterior | Mixture
-    num_learned: int
-    doubts: tuple[str, ...]
 
     @property
     def summary(self) -> str:
         """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
-        folder, given = str(self.path), (self.scores, self.baselines, self.evidence)
-        lines = [
-            words.found(*given),
-            words.concluded(self.diagnosis, folder, [*self.doubts, words.score_lines(*given)]),
-            f"Folder: {folder}, with report.html and held_out.csv",
-        ]
-        return "\n".join(filter(None, lines))
+        given = self.scores, self.baselines, self.evidence
+        verdict = words.concluded(self.diagnosis, str(self.path), [*self.doubts, words.score_lines(*given)])
+        folder = f"Folder: {self.path}, with report.html and held_out.csv"
+        return "\n".join(filter(None, [words.found(*given), verdict, folder]))
 
 
 def run(
@@ -102,11 +99,15 @@ def run(
             posterior = _fit(prepared, place / files.CHECKPOINT, progress=progress)
             _write_fit(place, prepared, posterior, time.perf_counter() - started)
         with phase("scoring and checking the fit"):
-            judged = _judged(prepared, posterior, place)
-        result = _with_all_rows(judged, prepared, phase)
+            evidence = _evidence(prepared, posterior)
+            scores, baselines, doubts = _scored(place, prepared, evidence)
+            diagnosis = diagnosis_of(evidence)
+            files.write_json(place / "diagnosis.json", diagnosis, not_finite="constants")
+        final = _final(place, prepared, posterior, phase)
+        result = RunResult(path, evidence, scores, baselines, diagnosis, doubts, final)
         with phase("drawing the pictures and writing the report"):
-            _write_views(result, prepared, str(path))
-    return dataclasses.replace(result, path=path)
+            _write_views(place, result, prepared)
+    return result
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
@@ -148,45 +149,44 @@ def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, 
     files.write_json(place / "manifest.json", manifest)
 
 
-def _judged(prepared: Prepared, posterior: Posterior | Mixture, place: Path) -> RunResult:
-    """Write scores, diagnosis and predictions of the test part, and return them as the result so far."""
-    train, test, validation, dataset = prepared.train, prepared.test, prepared.validation, prepared.dataset
-    num_draws, prediction = prepared.spec.predict.num_draws, predicted(prepared, posterior)
-    evidence = Evidence(
+def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
+    dataset, data = prepared.dataset, prepared.spec.data
+    return Evidence(
         posterior,
-        train,
-        test,
-        budget=Budget(draws=num_draws),
+        prepared.train,
+        prepared.test,
+        budget=Budget(draws=prepared.spec.predict.num_draws),
         seed=posterior.seed,
         class_names=dataset.class_names,
-        given=dataset.held_out(prepared.spec.data.split),
+        given=dataset.held_out(data.split),
         imputer=dataset.imputer,
         table=dataset.data,
         columns=None if dataset.encoder is None else dataset.encoder.positions(),
-        dropped=prepared.spec.data.drop,
+        dropped=data.drop,
     )
-    scores, baselines = score(prediction, test.y), simple_scores(evidence, test)
-    metrics = {"scores": scores, "baselines": baselines, "num_draws": num_draws, "seed": posterior.seed}
+
+
+def _scored(place: Path, prepared: Prepared, evidence: Evidence) -> tuple[dict[str, Score], words.Baselines, list[str]]:
+    """Write scores and predictions of the test part; return the scores, those of baselines, and doubts."""
+    train, test, validation, posterior = prepared.train, prepared.test, prepared.validation, evidence.posterior
+    prediction = predicted(prepared, posterior)
+    scores, baselines = score(prediction, test.y), simple_scores(evidence, _copies(prepared), test.y)
+    metrics = {"scores": scores, "baselines": baselines, "num_draws": evidence.budget.draws, "seed": posterior.seed}
     metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
     metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
     files.write_json(place / "metrics.json", metrics | {"num_test": len(test)})
-    diagnosis = diagnosis_of(evidence)
-    files.write_json(place / "diagnosis.json", diagnosis, not_finite="constants")
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
     write_table(rounded(table), place / "held_out.csv")
-    doubts = _below_zero(table, train.y)
-    return RunResult(evidence, scores, baselines, diagnosis, place, posterior, len(train), doubts)
+    return scores, baselines, _below_zero(table, train.y)
 
 
-def simple_scores(evidence: Evidence, test: Data) -> dict[str, dict[str, Score]]:
-    """Return the scores of a constant, but those of an order, and a linear model, with least squares for its means."""
-    scores = {name: dict(score(model.predict(test.x), test.y)) for name, model in evidence.baselines.items()}
-    if evidence.least_squares is not None:
-        found = score(evidence.least_squares.predict(test.x), test.y)
-        scores["linear"] |= {name: found[name] for name in ("r2", "rmse", "mae", "median_error") if name in found}
-    for name in ("ause", "aurc"):
-        scores.get("constant", {}).pop(name, None)
-    return scores
+def _copies(prepared: Prepared) -> Iterator[torch.Tensor]:
+    """Yield the inputs of the test part, as often as predictions draw values that rows lack."""
+    x, imputer = prepared.dataset.held_out(prepared.spec.data.split), prepared.dataset.imputer
+    lacks = np.zeros(len(x), bool) if imputer is None else imputer.lacking(x).any(1)
+    for drawn in [x[lacks]] if imputer is None or not lacks.any() else imputer.copies(x[lacks], TO_PREDICT):
+        x[lacks] = drawn
+        yield torch.tensor(x)
 
 
 def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:
@@ -199,23 +199,23 @@ def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:
     return frame.sort_values("row")
 
 
-def _below_zero(table: pd.DataFrame, y: Any) -> tuple[str, ...]:
+def _below_zero(table: pd.DataFrame, y: Any) -> list[str]:
     """Return a line if targets were positive in all rows, and intervals reach below zero."""
     num = int((table["lower_95"] < 0).sum()) if "lower_95" in table else 0
     if num == 0 or not ((y > 0).all() and (table["target"] > 0).all()):
-        return ()
+        return []
     keeps = "LogNormal keeps them positive (--set likelihood.type=log_normal)."
-    return (f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: {keeps}",)
+    return [f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: {keeps}"]
 
 
-def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., Any]) -> RunResult:
-    """Return the result with the fit that predicts new rows: to all rows of a small table, unless it is worse.
+def _final(place: Path, prepared: Prepared, fit: Posterior | Mixture, phase: Callable[..., Any]) -> Posterior | Mixture:
+    """Return the fit that predicts new rows: to all rows of a small table, unless it is worse.
 
     Data sets by name have a test part for comparisons. No groups are left to judge a fit to all rows for new groups.
     """
     is_small = len(prepared.dataset.data) <= _MOST_ROWS_OF_A_SECOND_FIT
     if prepared.dataset.encoder is None or prepared.spec.data.groups is not None or not is_small:
-        return judged
+        return fit
     spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
     train, test, started = dataset.to_fit(), dataset.split(spec.data.split)[1], time.perf_counter()
     if more := train.num_inputs - prepared.train.num_inputs:  # the held-out rows have another category
@@ -223,13 +223,13 @@ def _with_all_rows(judged: RunResult, prepared: Prepared, phase: Callable[..., A
     whole = Prepared.of(spec, dataset, train, test, prepared.choice)
     with phase(f"fitting all {counted(len(dataset.data), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)
-        pairs = (whole, final), (prepared, judged.final)
-        found, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
-        if not found >= before - _TOLERATED_LOSS:
-            return judged
-        with new_folder(judged.path / files.ALL_ROWS) as place:
-            _write_fit(place, whole, final, time.perf_counter() - started)
-    return dataclasses.replace(judged, final=final, num_learned=len(dataset.data))
+        pairs = (whole, final), (prepared, fit)
+        after, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
+        if not after >= before - _TOLERATED_LOSS:
+            return fit
+        with new_folder(place / files.ALL_ROWS) as folder:
+            _write_fit(folder, whole, final, time.perf_counter() - started)
+    return final
 
 
 def predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
@@ -245,27 +245,26 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
         diagnosis = TypeAdapter(Diagnosis).validate_json(file.read_bytes())
         str(diagnosis)
     except (ValidationError, KeyError, TypeError):
-        text = f"{file} was changed, or stored by an earlier version of pyrobnn: fit it again,"
-        raise InputError(f"{text} `pyrobnn fit {quote(str(file.with_name('spec.toml')))}`.") from None
+        raise InputError(f"{file} was changed, or is of an earlier version of pyrobnn: fit its spec again.") from None
     return diagnosis
 
 
-def _write_views(result: RunResult, prepared: Prepared, folder: str) -> None:
+def _write_views(place: Path, result: RunResult, prepared: Prepared) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import RunFacts, render
 
-    place, spec, dataset, evidence = result.path, prepared.spec, prepared.dataset, result.evidence
+    spec, dataset, evidence = prepared.spec, prepared.dataset, result.evidence
     encoder, num, notes = dataset.encoder, round(evidence.train.total_weight), [str(prepared.choice), *dataset.notes]
     if result.final is not evidence.posterior:
-        notes += [f"New rows are predicted by a fit to {result.num_learned} rows. The scores are of a fit to {num}."]
+        notes += [f"New rows are predicted by a fit to {len(dataset.data)} rows. The scores are of a fit to {num}."]
     facts = RunFacts(
         spec=spec.as_dict(),
         manifest=files.read_json(place / "manifest.json"),
         layout=() if encoder is None else encoder.layout(),
         notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
-        folder=folder,
+        folder=str(result.path),
     )
     rendered = render(evidence, result.diagnosis, result.scores, result.baselines, facts)
     with new_folder(place / "figures") as figures:

@@ -149,8 +149,7 @@ def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str]) ->
 
 def data_of(tables: Mapping[str, Any]) -> DataSpec:
     """Return the section [data] of a spec."""
-    data: DataSpec = read_section("data", tables["data"], lambda table: DataSpec(**table))
-    return data
+    return read_section("data", tables["data"], lambda table: DataSpec(**table))
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -175,7 +174,7 @@ def parse_change(text: str) -> tuple[list[str], Any]:
         return keys, value.strip()
 
 
-def read_section(name: str, table: Any, read: Callable[[Any], Any], *, takes_text: bool = False) -> Any:
+def read_section[T](name: str, table: Any, read: Callable[[Any], T], *, takes_text: bool = False) -> T:
     """Return what a section stands for; errors begin with its name."""
     if not isinstance(table, dict) and not (takes_text and isinstance(table, str)):
         raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
@@ -189,39 +188,41 @@ def read_section(name: str, table: Any, read: Callable[[Any], Any], *, takes_tex
 def apply_overrides(
     tables: Mapping[str, Any], overrides: Sequence[str], data: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the tables of a spec with "section.key=value" applied: every `type` from outside in, then the rest.
-
-    `data` are more values for [data]. Another `type` drops the settings beside it, but for those of any fit; a method
-    that trains no guide drops [guide]. Other columns bring their own number of inputs, another likelihood that of
-    outputs. Another way to hold rows out takes the place of the first.
-    """
+    """Return the tables of a spec with "section.key=value" applied; `data` are more values for [data]."""
     changes = [*map(parse_change, overrides), *((["data", key], value) for key, value in data.items())]
     new: dict[str, Any] = copy.deepcopy(dict(tables))
-    for (*path, last), value in sorted(changes, key=lambda change: (change[0][-1] != "type", len(change[0]))):
-        table: Any = new
-        for key in path:
-            if not isinstance(inner := table.get(key), dict):
-                table[key] = {} if inner is None else {"type": inner}
-            table = table[key]
-        if last == "type" and table.get("type") != value:
-            kept = {key: table[key] for key in OF_ANY_FIT if path == ["fit"] and key in table}
-            table.clear()
-            table.update(kept)
-            if path == ["fit"] and "guide" in new and not _trains_a_guide(value):
-                del new["guide"]
-        table[last] = value
-    keys = [tuple(keys) for keys, _ in changes]
-    others = [other for name, others in _OTHER_SPLITS.items() if ("data", name) in keys for other in others]
-    for other in others:
-        if ("data", other) not in keys:
-            new["data"].pop(other, None)
-    net = new.get("net")
-    if isinstance(net, dict):
-        if any(("data", name) in keys for name in fields_of(Reading)) and ("net", "in_features") not in keys:
-            net.pop("in_features", None)
-        if any(section == "likelihood" for section, *_ in keys) and ("net", "out_features") not in keys:
-            net.pop("out_features", None)
+    for keys, value in sorted(changes, key=lambda change: (change[0][-1] != "type", len(change[0]))):
+        _set(new, keys, value)  # every `type` from outside in, then the rest
+    _drop_stale(new, {tuple(keys) for keys, _ in changes})
     return new
+
+
+def _set(tables: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set a value; another `type` drops the settings beside it but for those of any fit, and a guide not trained."""
+    *path, last = keys
+    table: Any = tables
+    for key in path:
+        if not isinstance(inner := table.get(key), dict):
+            table[key] = {} if inner is None else {"type": inner}
+        table = table[key]
+    if last == "type" and table.get("type") != value:
+        for key in [key for key in table if path != ["fit"] or key not in OF_ANY_FIT]:
+            del table[key]
+        if path == ["fit"] and not _trains_a_guide(value):
+            tables.pop("guide", None)
+    table[last] = value
+
+
+def _drop_stale(tables: Mapping[str, Any], given: set[tuple[str, ...]]) -> None:
+    """Drop the other ways to hold rows out, and widths of the network that other columns or a likelihood bring."""
+    stale = {("data", other) for name, others in _OTHER_SPLITS.items() if ("data", name) in given for other in others}
+    if any(("data", name) in given for name in fields_of(Reading)):
+        stale.add(("net", "in_features"))
+    if any(section == "likelihood" for section, *_ in given):
+        stale.add(("net", "out_features"))
+    for section, key in stale - given:
+        if isinstance(tables.get(section), dict):
+            tables[section].pop(key, None)
 
 
 def _trains_a_guide(method: Any) -> bool:
