@@ -133,13 +133,9 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     assert list(without.figures) == ["fit.png", "coverage.png"]
 
 
-def _score(value):
-    return Score(value, 0.1, higher_is_better=False)
-
-
 def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression, drawn):
     train, posterior = regression
-    scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.346)}
+    scores, simple = scored(rmse=1.0, r2=0.5), scored(rmse=2.346)
     worse = Diagnosis((CONSTANT, *BAD.findings), 0.01)
     text = flat_text(render(Evidence(posterior, train), worse, scores, {"constant": simple}))
     assert "± standard errorconstantmeaning" in text
@@ -283,10 +279,6 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     )
 
 
-def letters(figures):
-    return [text.get_text() for figure in figures for text in figure.findobj(Text)]
-
-
 # pictures on a phone
 
 
@@ -324,4 +316,4 @@ def test_classes_show_their_confusion_first(drawn):
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
     assert titles(seen)[:2] == ["Confusion of classes", "Calibration"]
     assert not titles(folded)
-    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[:1]))
+    assert {"predicted colour", "observed colour", "red", "blue"} <= {one.get_text() for one in drawn[0].findobj(Text)}

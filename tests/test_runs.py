@@ -69,8 +69,7 @@ def test_its_files_say_what_the_saved_posterior_says(whole):
     prediction = bnn.load(whole.path / "posterior").predict(whole.evidence.held_out.x, num_draws=10)
     again = score(prediction, whole.evidence.held_out.y)
     assert again == whole.scores
-    rmse = {"value": again["rmse"].value, "stderr": again["rmse"].stderr, "higher_is_better": False}
-    assert metrics["scores"]["rmse"] == rmse
+    assert metrics["scores"]["rmse"] == vars(again["rmse"])
     assert (metrics["num_train"], metrics["num_test"], metrics["num_steps"], metrics["seed"]) == (32, 200, 3, 1)
     assert not any("second" in key or "time" in key for key in metrics)
     assert (manifest["data"]["name"], manifest["data"]["feature_names"]) == ("sinusoid", ["x0"])
@@ -84,17 +83,14 @@ def test_its_files_say_what_the_saved_posterior_says(whole):
     assert read_diagnosis(whole.path) == whole.diagnosis
 
 
-CONSTANT = {"name": "constant", "severity": "warning", "value": 0.01, "error": 0.02, "facts": {"rows": "24 rows"}}
+WAS = {"name": "constant", "severity": "warning", "value": 0.01, "error": 0.02, "facts": {"rows": "24 rows"}}
 
 
 @pytest.mark.parametrize("change", [{"value": None}, {"name": "of yesterday"}, {"severity": "doubt"}, {"facts": {}}])
 def test_a_diagnosis_of_an_earlier_version_is_refused_in_words(change, whole, tmp_path):
     shutil.copytree(whole.path, tmp_path / "old")
-    for finding in (CONSTANT, CONSTANT | change):
-        text = json.dumps({"findings": [finding], "false_alarm_rate": 0.05})
-        (tmp_path / "old" / "diagnosis.json").write_text(text)
-        if finding is CONSTANT:
-            assert read_diagnosis(tmp_path / "old").names == ("constant",)
+    tables = {"findings": [WAS | change], "false_alarm_rate": 0.05}
+    (tmp_path / "old" / "diagnosis.json").write_text(json.dumps(tables))
     with pytest.raises(InputError, match=r"is of an earlier version of pyrobnn: fit its spec again"):
         read_diagnosis(tmp_path / "old")
 
@@ -365,10 +361,8 @@ def test_new_rows_are_predicted_from_all_rows(linear, tmp_path):
     prediction = bnn.load(tmp_path / "run" / "posterior").predict(torch.tensor(new), num_draws=400)
     assert (np.abs(prediction.mean.numpy() - judged) < 5 * judged_std / 20 + 1e-3).all()
     scores = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["scores"]
-    again = bnn.score(
-        bnn.load(tmp_path / "run" / "posterior").predict(result.evidence.held_out.x, num_draws=400),
-        result.evidence.held_out.y,
-    )
+    posterior, test = bnn.load(tmp_path / "run" / "posterior"), result.evidence.held_out
+    again = bnn.score(posterior.predict(test.x, num_draws=400), test.y)
     assert scores["rmse"]["value"] == pytest.approx(float(again["rmse"].value))
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert f"by a fit to {len(frame)} rows. The scores are of a fit to {len(train)}." in page
