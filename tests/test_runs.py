@@ -88,9 +88,8 @@ WAS = {"name": "constant", "severity": "warning", "value": 0.01, "error": 0.02, 
 
 @pytest.mark.parametrize("change", [{"value": None}, {"name": "of yesterday"}, {"severity": "doubt"}, {"facts": {}}])
 def test_a_diagnosis_of_an_earlier_version_is_refused_in_words(change, whole, tmp_path):
-    shutil.copytree(whole.path, tmp_path / "old")
-    tables = {"findings": [WAS | change], "false_alarm_rate": 0.05}
-    (tmp_path / "old" / "diagnosis.json").write_text(json.dumps(tables))
+    text = json.dumps({"findings": [WAS | change], "false_alarm_rate": 0.05})
+    (shutil.copytree(whole.path, tmp_path / "old") / "diagnosis.json").write_text(text)
     with pytest.raises(InputError, match=r"is of an earlier version of pyrobnn: fit its spec again"):
         read_diagnosis(tmp_path / "old")
 
