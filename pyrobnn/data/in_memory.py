@@ -3,7 +3,7 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -265,12 +265,13 @@ def column_names(given: Sequence[str] | None, frame: Any, x: X) -> tuple[str, ..
     return tuple(str(name) for name in names)
 
 
-def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
+def leaks(data: Data, columns: Mapping[str, Sequence[int]] | None = None) -> dict[str, str]:
     """Return "copy" or "row number" by the name of a column, of a table of two columns and 50 rows or more.
 
     A line through a copy of the target explains 99.99 % of its variance, or each class, of 10 rows or more, has its own
-    range of it. Numbers of rows are whole, in one of `columns`, not made of a date, and all different, as random ones
-    of their range almost never are. Copies of a row share its weight, and count once.
+    range of it, or its values, twice as many as classes at most, fix the class as chance almost never does. Numbers of
+    rows are whole, not made of a date, and all different, as random ones of their range almost never are. Copies of a
+    row share its weight, and count once. `columns` has the inputs that a column of the user's table became.
     """
     is_table = isinstance(data.x, Tensor) and data.x.ndim == 2 and data.x.shape[1] > 1 and data.y.ndim == 1
     if not is_table or len(data) < _FEWEST_ROWS:
@@ -279,13 +280,24 @@ def leaks(data: Data, columns: Container[str] | None = None) -> dict[str, str]:
     num, different = round(data.total_weight), 1 + (x.sort(0).values.diff(dim=0) > 0).sum(0)
     by_chance = (-(num**2) / (2 * (x.amax(0) - x.amin(0)))).exp()  # of birthdays, all different
     are_numbers = (x % 1 == 0).all(0) & (different == num) & (by_chance < _RARELY_DIFFERENT)
-    are_copies, found = _are_copies(x, data.y.detach().cpu()), dict[str, str]()
-    for column, name in enumerate(data.feature_names):
-        if are_copies[column]:
+    y, found = data.y.detach().cpu(), dict[str, str]()
+    are_copies, few = _are_copies(x, y), 0 if y.is_floating_point() else 2 * len(y.unique())
+    for name, at in (columns or {name: [at] for at, name in enumerate(data.feature_names)}).items():
+        is_coded = 0 < len(at) <= few and int(different[at].max()) <= few
+        if are_copies[at].any() or (is_coded and _fix_class(x[:, at], y, num)):
             found[name] = "copy"
-        elif are_numbers[column] and (columns is None or name in columns):
+        elif are_numbers[at].any() and data.feature_names[at[0]] == name:
             found[name] = "row number"
     return found
+
+
+def _fix_class(x: Tensor, y: Tensor, num: int) -> bool:
+    """Return whether equal rows of x (N, D) have the same class y (N,), unlike in a thousand random orders of `num`."""
+    levels, sizes = x.unique(dim=0, return_inverse=True)[1], y.unique(return_counts=True)[1].double() * num / len(y)
+    if len(torch.stack([levels, y], 1).unique(dim=0)) > (num_levels := 1 + int(levels.max())):
+        return False
+    by_chance = (sizes + 1).lgamma().sum() - math.lgamma(num + 1) + num_levels * math.log(len(sizes))
+    return float(by_chance) < math.log(_RARELY_DIFFERENT)
 
 
 def _are_copies(x: Tensor, y: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def load_table(
     x = imputer.copies(given, 1)[0]
     data = Data(x, found.values, standardize=True, feature_names=names, target_name=target, groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
-    leaky = leaks(data[whole], encoder.columns) if len(whole) else {}
+    leaky = leaks(data[whole], encoder.positions()) if len(whole) else {}
     doubts = [f"Column {name!r} gives the target away or numbers the rows ({kind})." for name, kind in leaky.items()]
     return Dataset(
         name=path.name.removesuffix(ending(path)),

@@ -65,12 +65,6 @@ def _class_name(evidence: Evidence, label: int) -> str:
     return repr(evidence.class_names[label]) if evidence.class_names else str(label)
 
 
-def _column_of(evidence: Evidence, name: str) -> str:
-    """Return the column of the user's table that an input was made from."""
-    at = evidence.train.feature_names.index(name)
-    return next((column for column, places in (evidence.columns or {}).items() if at in places), name)
-
-
 def use(evidence: Evidence) -> Finding | None:
     """Nothing shows a gain over a constant, nor that there is none."""
     comparison = evidence.comparison
@@ -318,12 +312,12 @@ def classes(evidence: Evidence) -> Finding | None:
 
 
 def leak(evidence: Evidence) -> Finding | None:
-    """A line through a column explains 99.99 % of the target, each class has its own range, or rows are numbered."""
+    """A line through a column explains 99.99 % of the target, it tells the class in all rows, or rows are numbered."""
     leaking = leaks(evidence.train, evidence.columns)
     if not leaking:
         return None
     kind = next(iter(leaking.values()))
-    columns = [*dict.fromkeys(_column_of(evidence, name) for name, reason in leaking.items() if reason == kind)]
+    columns = [name for name, reason in leaking.items() if reason == kind]
     listed = ", ".join(map(repr, columns))
     settings = (f"data.drop={json.dumps([*evidence.dropped, *columns])}",)
     return Finding(kind, "care", remedy=Remedy(f"leave out {listed}", settings), facts={"columns": listed})
@@ -341,7 +335,7 @@ def blocks(evidence: Evidence) -> Finding | None:
     if not is_table or table.groups is not None or len(table) < _FEWEST_ROWS:
         return None
     x, codes, in_time = flat_rows(table.x).cpu().numpy(), dict[str, np.ndarray](), None
-    leaking = {_column_of(evidence, name) for name in leaks(evidence.train, evidence.columns)}
+    leaking = leaks(evidence.train, evidence.columns)
     for column, places in named.items():
         values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
         num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]

@@ -169,7 +169,7 @@ class AbstractBNN(BaseEstimator):
         """Train on examples; `learns_on` if others follow."""
         given, run = self._given(), self._run()
         tell_of_constants(with_offset(given.likelihood, data))
-        for name, fault in leaks(data, coding.encoder.columns).items():
+        for name, fault in leaks(data, coding.encoder.positions()).items():
             leak = Finding(fault, "care", facts={"columns": repr(name)}).lead
             warn_user(f"{leak}: leave it out then.", PoorFitWarning)
         facts = Facts.of(self.TASK, data, given, num_classes=len(coding.kind.classes) or None, learns_on=learns_on)
