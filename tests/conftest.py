@@ -159,9 +159,7 @@ def pytest_terminal_summary(terminalreporter):
     if len(_seconds) > 1 and over:
         slowest = sorted(over.items(), key=lambda item: -item[1])
         lines = [f"{seconds:6.2f} s  {name}" for name, seconds in slowest[:MOST_SHOWN]]
-        terminalreporter.section(
-            f"{len(over)} fast tests took more than {FAST} s each, {sum(over.values()):.0f} s in all"
-        )
+        terminalreporter.section(f"{len(over)} fast tests took over {FAST} s each, {sum(over.values()):.0f} s in all")
         terminalreporter.line("\n".join(lines))
 
 

@@ -21,9 +21,8 @@ def linear_posterior(design, y, noise, scale=1.0):
 def linear_evidence(design, y, noise, scale=1.0):
     """Log density of the targets (N,) of the same model."""
     design = np.asarray(design, float) * scale
-    return stats.multivariate_normal(cov=design @ design.T + noise**2 * np.eye(len(design))).logpdf(
-        np.asarray(y, float)
-    )
+    covariance = design @ design.T + noise**2 * np.eye(len(design))
+    return stats.multivariate_normal(cov=covariance).logpdf(np.asarray(y, float))
 
 
 def z_scores(chains, mean, covariance):

@@ -155,9 +155,7 @@ def check_moved(prior, likelihood, guide):
     with mode, _Reads(), seeded(0):
         fit.to(DEVICE)
         fit.loss(batch).backward()
-        left = [
-            name for name, value in fit.named_parameters() if value.grad is not None and value.device.type != DEVICE
-        ]
+        left = [name for name, p in fit.named_parameters() if p.grad is not None and p.device.type != DEVICE]
     assert not left, left
 
 

@@ -17,6 +17,9 @@ from pyrobnn._core.tree_files import digest, read_tree
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.units import Scaler
 
+ESTIMATOR = {"net": bnn.MLP(hidden=(3,), dtype="float64"), "engine": "eager", "random_state": 0, "num_draws": 5}
+"""Settings of a quick estimator."""
+
 
 def quick(model, method, data, **settings):
     """Fit without a choice of the engine and without a bar."""

@@ -31,9 +31,7 @@ def problem():
 def targets(name):
     _, eta, generator = problem()
     noisy = eta + 0.3 * torch.randn(len(eta), generator=generator)
-    rate = (
-        eta.exp() * torch.distributions.Gamma(2.0, 2.0).sample(eta.shape) if name == "negative_binomial" else eta.exp()
-    )
+    rate = eta.exp() * (torch.distributions.Gamma(2.0, 2.0).sample(eta.shape) if name == "negative_binomial" else 1)
     labels = (torch.rand(len(eta), generator=generator) < torch.sigmoid(2 * eta)).long()
     return {
         "gaussian": 1000 * noisy + 5e4,
@@ -235,9 +233,6 @@ def test_a_gain_on_training_examples_counts_by_their_weights():
     assert evidence.comparison.fit.mean == pytest.approx(weighted)
 
 
-# The comparison
-
-
 def noise(num, scale=1.0, seed=0):
     return scale * torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -315,9 +310,6 @@ def test_leave_one_out_is_that_of_the_conjugate_model():
     exact = torch.distributions.Normal((y.sum() - y) * others, (1 + others) ** 0.5).log_prob(y)
     assert torch.allclose(leave_one_out(prediction, y), exact, atol=0.03)
     assert float((prediction.log_prob(y) - exact).max()) > 0.1  # the training score is not it
-
-
-# Whole fits
 
 
 def sines(num=100):

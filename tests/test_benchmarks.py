@@ -209,9 +209,8 @@ def verdict(earlier, rows, **changes):
     """How rows compare with those of a record, of a job and on a machine that differ as told."""
     job = {name: value for name, value in changes.items() if name in ("settings", "data", "code")}
     machine = {name: value for name, value in changes.items() if name not in job}
-    return compare.compared(
-        [earlier], [Record(dataclasses.replace(earlier.job, **job), rows, earlier.manifest | machine)]
-    )
+    again = Record(dataclasses.replace(earlier.job, **job), rows, earlier.manifest | machine)
+    return compare.compared([earlier], [again])
 
 
 def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
@@ -256,9 +255,8 @@ def test_jobs_of_several_seeds_are_compared_as_one(before, after, told, tmp_path
         for seed, found in by_seed.items():
             job = dataclasses.replace(JOB, settings=JOB.settings | {"seed": seed})
             Store(tmp_path / folder).add(Record(job, rows_of(*found), {}))
-        (tmp_path / folder / "suite.json").write_text(
-            json.dumps({"works": [record.job.work for record in Store(tmp_path / folder).records()]})
-        )
+        works = [record.job.work for record in Store(tmp_path / folder).records()]
+        (tmp_path / folder / "suite.json").write_text(json.dumps({"works": works}))
     text = compare.differences(tmp_path / "before", tmp_path / "after")
     assert f"log_score: {told.replace('.*', 'two of the change')}" in text
     assert ("not the same: seeds" in text) == (before.keys() != after.keys())

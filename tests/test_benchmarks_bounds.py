@@ -39,14 +39,9 @@ def column(measure, name, /, **wanted):
     return mean(row[name] for row in chosen(load_rows(measure), **wanted))
 
 
-def by_engine(measure, name, **wanted):
-    """Return the medians of a column by engine."""
-    rows = grouped(chosen(load_rows(measure), **wanted), "engine")
-    return {engine: median(row[name] for row in found) for engine, found in rows.items()}
-
-
 def wall(case, steps):
-    seconds = by_engine("wall", "seconds", case=case, steps=steps)
+    rows = grouped(chosen(load_rows("wall"), case=case, steps=steps), "engine")
+    seconds = {engine: median(row["seconds"] for row in found) for engine, found in rows.items()}
     return seconds["pyrobnn"] / seconds["numpyro"]
 
 
@@ -92,9 +87,8 @@ def chains(name):
         row["draws a second"] for row in chosen(rows, method=method, problem=problem)
     )
     problems = ("sinusoid", "motorcycle", "moons")
-    return min(rate(name, one) / rate("NUTS", one) for one in problems), max(
-        row["TV"] for row in chosen(rows, method=name)
-    )
+    distance = max(row["TV"] for row in chosen(rows, method=name))
+    return min(rate(name, one) / rate("NUTS", one) for one in problems), distance
 
 
 LEAST = {

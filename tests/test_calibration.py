@@ -48,10 +48,6 @@ def prediction_of(name, rows=ROWS):
     return bnn.Prediction(LAWS[name](randn(1, rows) + 0.3 * randn(DRAWS, rows, seed=1)))
 
 
-def fitted_factor(prediction, y):
-    return best_factor(prediction, y, torch.ones(len(y)))
-
-
 @pytest.mark.parametrize("factor", [0.4, 2.5])
 @pytest.mark.parametrize("name", LAWS)
 def test_the_factor_of_the_data_is_recovered(name, factor):
@@ -61,7 +57,7 @@ def test_the_factor_of_the_data_is_recovered(name, factor):
     for seed in range(8):
         picks = torch.randint(truth.num_draws, (ROWS,), generator=torch.Generator().manual_seed(seed))
         y = truth.sample(seed=seed)[picks, torch.arange(ROWS)]  # each row from a draw of its own
-        found.append(math.log(fitted_factor(prediction, y)))
+        found.append(math.log(best_factor(prediction, y, torch.ones(ROWS))))
     assert abs(np.mean(found) - math.log(factor)) < 5 * np.std(found, ddof=1) / math.sqrt(8)
     assert np.std(found) < 0.25
 

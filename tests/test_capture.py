@@ -345,9 +345,8 @@ def moves_always(net, x):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_no_recorder_takes_a_network_that_moves(method):
-    model = bnn.BNN(
-        Net(moves_always, layer=nn.Linear(3, 1), count=0), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(0.3)
-    )
+    net = Net(moves_always, layer=nn.Linear(3, 1), count=0)
+    model = bnn.BNN(net, prior=UNIT, likelihood=bnn.likelihoods.Gaussian(0.3))
     fits = [bnn.fit(model, problem(), method, seed=3, progress=False, engine=name) for name in ("captured", "eager")]
     for one, other in zip(*(fit.members for fit in fits), strict=True):
         assert one.record.engine.used == "eager"

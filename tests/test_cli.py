@@ -106,9 +106,7 @@ def test_the_demo_shows_what_a_bayesian_network_is_for(here):
     assert done.output.count("It can be trusted for data like these") == 3
     for name in ("gap", "friedman", "moons"):
         metrics = json.loads((here / "runs" / "demo" / name / "metrics.json").read_text())
-        ours, linear = (
-            found["log_likelihood"]["value"] for found in (metrics["scores"], metrics["baselines"]["linear"])
-        )
+        ours, linear = (each["log_likelihood"]["value"] for each in (metrics["scores"], metrics["baselines"]["linear"]))
         assert ours > linear + 0.2
     posterior = pyrobnn.load(here / "runs/demo/gap/posterior")
     near, gap, far = (
@@ -338,9 +336,6 @@ def test_a_command_whose_reader_goes_away_ends_quietly():
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
 
 
-# interruptions
-
-
 LONG = SPEC.replace("steps = 3", 'steps = 1_000_000\nengine = "eager"\nbatch_size = 16')
 
 
@@ -388,8 +383,6 @@ def test_signals_end_a_run_cleanly(number, here):
     process.send_signal(number)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
-    keeps = (
-        "run.unfinished keeps what was done: the same command goes on, or `pyrobnn fit run.unfinished/unfinished.toml`."
-    )
-    assert error == f"error: stopped by {number.name}: {keeps}\n"
+    keeps = "keeps what was done: the same command goes on, or `pyrobnn fit run.unfinished/unfinished.toml`."
+    assert error == f"error: stopped by {number.name}: run.unfinished {keeps}\n"
     assert [path.name for path in (here / "run.unfinished" / CHECKPOINT).iterdir() if path.name.startswith(".")] == []

@@ -235,15 +235,14 @@ def right(f, scale=1.0):
     return dist.Normal(loc, torch.as_tensor(scale, dtype=f.dtype)).to_event(event_dim)
 
 
-def exponential(f):
-    return dist.Normal(f[..., 0], f[..., 0].exp(), validate_args=False)
-
-
 WRONG_LIKELIHOODS = {
     "dropped event dimension": (Likelihood(lambda f: right(f).base_dist if f.shape[-1] > 1 else right(f)), "shape"),
     "mixes rows": (Likelihood(lambda f: right(f - f.mean(-2, keepdim=True))), "is_rowwise"),
     "blocks gradients": (Likelihood(lambda f: right(f.detach())), "gradients"),
-    "overflows": (Likelihood(exponential), "takes_extreme_outputs"),
+    "overflows": (
+        Likelihood(lambda f: dist.Normal(f[..., 0], f[..., 0].exp(), validate_args=False)),
+        "takes_extreme_outputs",
+    ),
     "hidden parameter": (Likelihood(lambda f: right(f, HIDDEN)), "owns_its_parameters"),
     "takes any width": (Lenient(right), "contract"),
 }

@@ -85,10 +85,6 @@ def continued(posterior, data, seed=0):
     return found_by("elbo", posterior, data, seed)
 
 
-def gain_of(posterior, data):
-    return continuation._Continuation(posterior, bnn.SVI(), data, derive(0, "continuation")).gain()
-
-
 @pytest.mark.usefixtures("short")
 def test_the_best_guide_has_nothing_to_gain_and_stays_as_it_is():
     posterior, data = mean_field(0)
@@ -106,7 +102,7 @@ def test_the_gain_is_at_most_the_distance_and_close_to_it():
     posterior, data = mean_field(1, shift=3.0)
     away = distance(posterior, data)
     assert away > AWAY
-    gain = gain_of(posterior, data)
+    gain = continuation._Continuation(posterior, bnn.SVI(), data, derive(0, "continuation")).gain()
     assert away / 2 < gain.mean < away + 4 * gain.stderr
     assert (gain.p_value < 1e-3, gain.tolerance) == (True, 0.5)
     found = continued(posterior, data)
@@ -207,10 +203,8 @@ def ended(*, converged, gain=0.12, error=0.2, method=None):
         converged=converged, elbo=-12.34, elbo_error=error, gain=gain, tolerance=0.5, cycle_ends=[600, 1500]
     )
     end = ("convergence", "converged: dividing") if converged else ("steps", "not converged within max_steps=1500")
-    settings = None if method is None else to_dict(method)
-    posterior.record = FitRecord(
-        stopped_by=end[0], stop_reason=end[1], convergence=found, num_steps=1500, method=settings
-    )
+    given = None if method is None else to_dict(method)
+    posterior.record = FitRecord(stopped_by=end[0], stop_reason=end[1], convergence=found, num_steps=1500, method=given)
     return posterior
 
 

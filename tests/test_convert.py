@@ -203,13 +203,9 @@ def pair():
     return tuple(fit(NAMED, likelihood=KNOWN, steps=3, seed=seed) for seed in (0, 1))
 
 
-@pytest.fixture(scope="module")
-def tree(pair):
-    return bnn.to_datatree(pair[0], NAMED, x_pred=X[:4] + 0.1, num_draws=S, seed=11)
-
-
-def test_prior_groups_are_those_of_the_prior_predictive_distribution(pair, tree):
+def test_prior_groups_are_those_of_the_prior_predictive_distribution(pair):
     """Bit for bit what `BNN.sample_prior_predictive` draws with the same seed, and its weights."""
+    tree = bnn.to_datatree(pair[0], NAMED, x_pred=X[:4] + 0.1, num_draws=S, seed=11)
     expected = pair[0].bnn.sample_prior_predictive(NAMED, num_draws=S, seed=derive(11, "prior"))
     np.testing.assert_allclose(tree["prior_predictive"].mu[0], expected.draw_means, rtol=1e-5, atol=1e-5)
     draws = {name: torch.from_numpy(values.values[0]) for name, values in tree["prior"].data_vars.items()}
@@ -376,7 +372,7 @@ def test_draws_of_a_large_network_are_made_in_blocks(pair, monkeypatch):
 
 def test_what_does_not_go_together_is_refused(pair, mixture):
     learned = fit(NAMED, likelihood=INFERRED, steps=3)
-    binary, plain = fit(BINARY, likelihood="bernoulli", steps=3), fit(BINARY, steps=3)
+    kinds = bnn.Mixture([fit(BINARY, likelihood="bernoulli", steps=3), fit(BINARY, steps=3)])
     wrong_x, wrong_y = bnn.Data(torch.ones(3, 5), torch.ones(3)), bnn.Data(torch.ones(3, 2), torch.ones(3, 2))
     monitor = "`monitor` must be 'auto', 'all', or a list of patterns"
     unknown = "'9.*' in `monitor` matches no site: it may name any of 0.weight"
@@ -384,10 +380,7 @@ def test_what_does_not_go_together_is_refused(pair, mixture):
         (lambda: bnn.to_datatree("text", NAMED), "`posterior` must be a posterior or a mixture, got str"),
         (lambda: bnn.eval_datatree(list(pair), NAMED), "must be a posterior or a mixture, got list"),
         (lambda: bnn.to_datatree(bnn.Mixture([pair[0], learned]), NAMED, num_draws=4), "only some have 'likelihood"),
-        (
-            lambda: bnn.to_datatree(bnn.Mixture([binary, plain]), BINARY),
-            "must have the same kind of targets, classes or not",
-        ),
+        (lambda: bnn.to_datatree(kinds, BINARY), "must have the same kind of targets, classes or not"),
         (lambda: bnn.to_datatree(pair[0], wrong_x), "`x` must have shape"),
         (lambda: bnn.to_datatree(pair[0], wrong_y), "must have the shape of the predictions"),
         (lambda: bnn.to_datatree(mixture, NAMED, num_draws=2), "`num_draws` must be at least 3, one for each member"),

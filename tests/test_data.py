@@ -73,9 +73,6 @@ def test_rows_refused(kind):
         DATA[rows]
 
 
-# Copies
-
-
 def copied(seed=0):
     """Sixty rows, the first twenty of which come three times, in any order."""
     generator = torch.Generator().manual_seed(seed)

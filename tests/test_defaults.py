@@ -92,9 +92,8 @@ def test_what_is_given_is_in_every_candidate(given, rows, task):
                 assert inner.lr == value["lr"]
             else:
                 found = inner.guide if name == "guide" else getattr(parts, name)
-                assert found == (
-                    dataclasses.replace(value, out_features=found.out_features) if name == "net" else value
-                )
+                expected = dataclasses.replace(value, out_features=found.out_features) if name == "net" else value
+                assert found == expected
 
 
 def test_steps_alone_bound_every_default_method():
@@ -301,9 +300,7 @@ def test_copies_of_a_row_and_weights_are_no_rows():
 def test_a_model_whose_data_have_ranks_is_judged_on_them(monkeypatch):
     data = bnn.Data(np.random.default_rng(0).normal(size=(600, 3)), np.arange(600.0), standardize=True, inputs="ranks")
     asked = []
-    monkeypatch.setattr(
-        defaults._Judge, "tried", lambda judge, parts, _: asked.append(judge.split(parts.inputs)) or 1 / 0
-    )
+    monkeypatch.setattr(defaults._Judge, "tried", lambda own, parts, _: asked.append(own.split(parts.inputs)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         bnn.fit(bnn.BNN(bnn.MLP(data.num_inputs, [5], 1)), data, seed=0, progress=False)
     assert [part.num_inputs for part in asked[0]] == [6, 6]

@@ -173,9 +173,7 @@ def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(ro
 
 def test_numbers_that_cease_to_be_finite_are_left_to_steps(monkeypatch):
     """These go back and lower their rate, or name the layer."""
-    monkeypatch.setattr(
-        "pyrobnn.inference.training.descent.recorded_slope", lambda *given: lambda: torch.full((43,), np.nan)
-    )
+    monkeypatch.setattr("pyrobnn.inference.training.descent.recorded_slope", lambda *_: lambda: torch.zeros(43) / 0)
     posterior = fit(max_steps=200)
     assert not by_lbfgs(posterior)
     assert np.isfinite(posterior.history.elbo).all()

@@ -25,10 +25,8 @@ from pyrobnn.inference.capture.objective import ELBO
 def test_every_part_runs_on_the_device_of_the_model_and_steps_hardly_read_from_it(every):
     """A device that is not there; a step reads one number at most."""
     script = Path(__file__).with_name("fake_accelerator.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, script, str(every)], capture_output=True, text=True, check=False, env=environment
-    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script, str(every)], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     elsewhere = json.loads(done.stdout.splitlines()[-1])
     assert elsewhere["cases"] > 90 // every

@@ -62,18 +62,14 @@ def blocks(path, *languages):
 
 def pages_outputs(path):
     """The block of text that follows a block of Python at once, by the line of the code."""
-    return {
-        code.line: text for code, text in pairwise(blocks(path)) if (code.language, text.language) == ("python", "text")
-    }
+    return {one.line: out for one, out in pairwise(blocks(path)) if (one.language, out.language) == ("python", "text")}
 
 
 def shows(shown, printed, *, any_numbers=False):
     """Whether a page shows what its code prints: decimals up to one in their last place, `...` for any text."""
     shown, printed = (re.sub(r"(?<=[\[(])\s+|\s+(?=[\])])", "", text).strip() for text in (shown, printed))
     parts = re.split(rf"(\.\.\.|{NUMBER}|\s+)", shown)
-    numbers = [
-        part for part in parts if re.fullmatch(NUMBER, part) and (any_numbers or not part.lstrip("+-").isdigit())
-    ]
+    numbers = [one for one in parts if re.fullmatch(NUMBER, one) and (any_numbers or not one.lstrip("+-").isdigit())]
     found = re.fullmatch("".join(pattern(part, numbers) for part in parts), printed, re.DOTALL)
     return bool(found) and (any_numbers or all(map(is_near, numbers, found.groups())))
 
@@ -152,9 +148,8 @@ def test_parts_in_a_file_pass_the_checks_of_the_page(tmp_path):
     [test] = blocks(OWN_PART, "py")
     (tmp_path / "my_parts.py").write_text("\n".join(block.code for block in parts))
     (tmp_path / "test_my_parts.py").write_text(test.code)
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], check=False, cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "pytest", "-q"]
+    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout[-3000:]
 
 

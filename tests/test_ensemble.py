@@ -30,11 +30,6 @@ def linear_model():
     return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
 
 
-def posterior_mode(x, y, centre):
-    precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + x.T @ x / NOISE**2
-    return torch.linalg.solve(precision, x.T @ y / NOISE**2 + centre / SCALE**2)
-
-
 def fit_members(members=3, steps=200, **settings):
     decay = {"type": "exponential_lr", "gamma": 0.98}
     method = bnn.SVI(guide="map", steps=steps, lr=0.1, schedule=decay)
@@ -49,8 +44,10 @@ def test_members_reach_the_mode_under_the_prior_or_one_centred_at_their_anchors(
         members = fit_members(anchored=anchored).members
     centres = [member.bnn.prior.shift_0[0] if anchored else torch.zeros(2).double() for member in members]
     assert len({float(centre[0]) for centre in centres}) == (3 if anchored else 1)
+    x, y = problem()
+    precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + x.T @ x / NOISE**2
     for member, centre in zip(members, centres, strict=True):
-        expected = posterior_mode(*problem(), centre)
+        expected = torch.linalg.solve(precision, x.T @ y / NOISE**2 + centre / SCALE**2)
         torch.testing.assert_close(member.mean()["weight"][0], expected, rtol=0, atol=1e-4)
 
 
@@ -150,9 +147,8 @@ def test_a_mixture_refuses_what_does_not_belong_together(mixture):
 def test_anchors_need_no_mean():
     """Student's t with one degree of freedom has a mode and no mean."""
     x, y = problem()
-    model = bnn.BNN(
-        nn.Linear(2, 1).double(), prior=bnn.priors.StudentT(1.0, 1.0), likelihood=bnn.likelihoods.Gaussian(NOISE)
-    )
+    heavy, known = bnn.priors.StudentT(1.0, 1.0), bnn.likelihoods.Gaussian(NOISE)
+    model = bnn.BNN(nn.Linear(2, 1).double(), prior=heavy, likelihood=known)
     method = bnn.Ensemble(bnn.SVI(guide="map", steps=5), members=2, anchored=True)
     mixture = bnn.fit(model, (x, y), method, seed=0, engine="eager", progress=False)
     assert bool(mixture.predict(x).mean.isfinite().all())
@@ -196,13 +192,9 @@ def mode():
     return torch.from_numpy(linear_posterior(x, y, 0.5)[0]).float()
 
 
-@pytest.fixture(scope="module")
-def path():
+def test_the_path_stays_about_the_mode_and_spreads_with_the_noise_of_mini_batches():
     method = bnn.SWAG(bnn.SVI(guide="map", steps=120, lr=0.05, batch_size=10), lr=0.05, steps=100, every=5, rank=5)
-    return quick(model_in_float32(), method, in_float32())
-
-
-def test_the_path_stays_about_the_mode_and_spreads_with_the_noise_of_mini_batches(path):
+    path = quick(model_in_float32(), method, in_float32())
     ((loc, scale),) = path.guide.moments().values()
     assert bool(((loc[0] - mode()).abs() < 0.3).all())
     assert bool((scale > 1e-3).all())
@@ -231,9 +223,8 @@ def test_deviations_are_those_of_the_exact_posterior(num, settings, rho):
         x[:, 1] = rho * x[:, 0] + (1 - rho**2) ** 0.5 * x[:, 1]
         y = x @ torch.tensor([1.0, -0.5]) + 0.5 * torch.randn(num, generator=generator)
         exact = torch.linalg.inv(x.T @ x / 0.25 + torch.eye(2))
-        found = bnn.fit(model_in_float32(), (x, y), bnn.SWAG(**settings), seed=seed, progress=False).draw(2000)[
-            "weight"
-        ]
+        fit = bnn.fit(model_in_float32(), (x, y), bnn.SWAG(**settings), seed=seed, progress=False)
+        found = fit.draw(2000)["weight"]
         ratios.append((found[:, 0].var(0).sum() / exact.trace()).sqrt())
     assert 0.8 < float(torch.stack(ratios).mean()) < 1.25
 

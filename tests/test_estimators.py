@@ -37,13 +37,8 @@ def exact(x, y, weights=None, noise=NOISE):
     return np.linalg.solve(precision, weighted.T @ y) / noise**2, np.linalg.inv(precision)
 
 
-def moments(model):
-    mean, std = model.posterior_.guide.moments()["weight"]
-    return mean[0].numpy(), std[0].numpy()
-
-
 def assert_exact(model, mean, covariance):
-    found, std = moments(model)
+    found, std = (part[0].numpy() for part in model.posterior_.guide.moments()["weight"])
     np.testing.assert_allclose(found, mean, atol=1e-5)
     np.testing.assert_allclose(std, np.sqrt(np.diag(covariance)), rtol=1e-5)
 
@@ -75,9 +70,6 @@ def test_predictions_and_score_are_those_of_the_posterior_also_in_blocks(monkeyp
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     firsts = model._predict_blocks(x, lambda prediction: prediction.first_row)
     assert firsts == [*range(0, len(x), 7)]
-
-
-# Weights
 
 
 COPIES = np.array([0, 1, 2, 3, 1, 2, 0, 1, 4, 1])
@@ -167,9 +159,6 @@ def test_balanced_classes_weigh_the_same():
     balanced = bnn.BNNClassifier(**settings, class_weight="balanced").fit(x, y)
     weighted = bnn.BNNClassifier(**settings).fit(x, y, sample_weight=by_hand)
     np.testing.assert_allclose(balanced.predict_proba(x), weighted.predict_proba(x), rtol=1e-8)
-
-
-# Learning on
 
 
 def test_learning_on_is_exact_for_orthogonal_inputs_with_weights():

@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from helpers import ESTIMATOR
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
@@ -18,13 +19,7 @@ from pyrobnn.data.in_memory import leaks
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.tables.encoder import Encoder
 
-QUICK = {
-    "net": bnn.MLP(hidden=(3,), dtype="float64"),
-    "method": bnn.SVI(guide="mean_field", steps=2),
-    "engine": "eager",
-    "random_state": 0,
-    "num_draws": 5,
-}
+QUICK = ESTIMATOR | {"method": bnn.SVI(guide="mean_field", steps=2)}
 SIZES = np.arange(6.0)
 Y = SIZES**2
 
@@ -35,9 +30,6 @@ def regressor(**settings):
 
 def frame(column, **more):
     return pd.DataFrame({"size": SIZES[: len(column)], "c": column, **more})
-
-
-# Kinds
 
 
 TEXT = ["u", "v", None, "u", "v", None]
@@ -134,9 +126,6 @@ def test_predictions_keep_the_index_of_a_frame():
         assert list(found[later["a"].to_numpy() > 3].to_frame().index) == list("zy")
 
 
-# Dates, and numbers in texts
-
-
 STAYS = pd.DataFrame(
     {
         "from": pd.date_range("2023-11-20 06:00", periods=60, freq="31h").strftime("%Y-%m-%d %H:%M"),
@@ -214,9 +203,8 @@ def test_columns_that_only_name_the_rows_are_told(make, Estimator):
 
 def test_importance_and_effects_of_a_date_are_those_of_its_columns():
     model = of_stays()
-    data = bnn.Data(
-        model.encoder_.transform(STAYS_X), STAYS["y"], feature_names=[*model.encoder_.get_feature_names_out()]
-    )
+    names = [*model.encoder_.get_feature_names_out()]
+    data = bnn.Data(model.encoder_.transform(STAYS_X), STAYS["y"], feature_names=names)
     groups = model.encoder_.positions()
     table = bnn.metrics.permutation_importance(model.posterior_, data, groups=groups, num_draws=5, seed=0)
     assert set(table.index) == set(STAYS_X)
@@ -225,9 +213,6 @@ def test_importance_and_effects_of_a_date_are_those_of_its_columns():
     assert [axis.get_xlabel() for axis in figure.axes] == list(STAYS_X)
     starts = {one.column: one.start for one in layout if one.start and one.name.endswith("(days)")}
     assert starts == {"from": "2023-11-20 06:00:00", "booked": "2023-01-02 00:00:00"}
-
-
-# Names
 
 
 X = np.column_stack([SIZES, SIZES[::-1], SIZES**2])
@@ -261,9 +246,6 @@ def test_columns_must_be_those_of_training(kind):
     rows = {"array": X[:, :2], "numbered": pd.DataFrame(X[:, :2]), "named": named[["p", "q"]]}
     with pytest.raises(ValueError, match="is expecting 3 features|feature names should match"):
         regressor().fit(given, Y).predict(rows.get(kind, named[["q", "p", "r"]]))
-
-
-# Targets, weights of classes, numbers of draws
 
 
 def test_targets_of_any_type_of_number():

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from helpers import ESTIMATOR
 from sklearn.exceptions import NotFittedError
 
 import pyrobnn as bnn
@@ -14,14 +15,7 @@ from pyrobnn._core.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:There are . training examples")
 
-QUICK = {
-    "net": bnn.MLP(hidden=(3,), dtype="float64"),
-    "method": bnn.SVI(guide="mean_field", steps=5),
-    "engine": "eager",
-    "random_state": 0,
-    "num_draws": 5,
-}
-DEFAULT = {"net": QUICK["net"], "engine": "eager", "random_state": 0, "num_draws": 5, "steps": 5, "lr": 0.02}
+QUICK, DEFAULT = ESTIMATOR | {"method": bnn.SVI(guide="mean_field", steps=5)}, ESTIMATOR | {"steps": 5, "lr": 0.02}
 SIZES = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
 PLACES = ["b", "a", "c", "a", "b", "c"]
 Y = np.arange(6.0)
@@ -36,16 +30,7 @@ def regressor(**settings):
     return bnn.BNNRegressor(**(QUICK | settings))
 
 
-def one_hot(places):
-    return np.array([[place == name for name in "abc"] for place in places], dtype=float)
-
-
-# Targets of the other task, and few rows
-
-
-@pytest.mark.parametrize(
-    "y", [PLACES, np.array(PLACES), pd.Series(PLACES, dtype="category"), np.array([["a", 1.0]] * 6)]
-)
+@pytest.mark.parametrize("y", [PLACES, np.array(PLACES), pd.Series(PLACES, dtype="category"), np.array([["a", 1]] * 6)])
 def test_text_as_targets_of_a_regressor_leads_to_the_classifier(y):
     for learn in (regressor().fit, regressor().partial_fit):
         with pytest.raises(
@@ -80,20 +65,15 @@ def test_a_fit_on_few_rows_warns(make):
         make(**QUICK).partial_fit(x[:5], y[:5], **({"classes": [0, 1]} if make is bnn.BNNClassifier else {}))
 
 
-# Frames
-
-
 def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
     frame = table()
-    expected = np.column_stack([SIZES, frame["flag"], one_hot(PLACES)])
+    one_hot = [[float(place == name) for name in "abc"] for place in PLACES]
+    expected = np.column_stack([SIZES, frame["flag"], one_hot])
     found = regressor().fit(frame, Y)
     np.testing.assert_allclose(found.predict(frame), regressor().fit(expected, Y).predict(expected))
     assert list(found.feature_names_in_) == ["size", "flag", "place"]
     assert found.n_features_in_ == 3
     assert found.posterior_.record.feature_names == ["size", "flag", "place_a", "place_b", "place_c"]
-
-
-# Missing values
 
 
 def test_missing_values_are_refused_by_column():
@@ -123,18 +103,13 @@ def test_targets_that_are_missing_are_refused_by_row(y, words):
             regressor().fit(np.column_stack([SIZES, SIZES]), y)
 
 
-# Labels and likelihoods
-
-
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("labels", [["no", "yes"], [7, -1], [True, False]], ids=["text", "numbers", "booleans"])
 @pytest.mark.parametrize("likelihood", [None, "bernoulli", {"type": "ordinal", "num_classes": 2}])
 def test_labels_come_back_as_they_were(labels, likelihood):
     x = np.concatenate([np.linspace(-2, -1, 6), np.linspace(1, 2, 6)])[:, None]
     y = np.repeat(labels, 6)
-    model = bnn.BNNClassifier(**(QUICK | {"net": bnn.MLP(hidden=())}), likelihood=likelihood, steps=50, lr=0.2).fit(
-        x, y
-    )
+    model = bnn.BNNClassifier(**QUICK | {"net": bnn.MLP(hidden=())}, likelihood=likelihood, steps=50, lr=0.2).fit(x, y)
     assert list(model.classes_) == sorted(labels)
     np.testing.assert_array_equal(model.predict(x), y)
     np.testing.assert_allclose(model.predict_proba(x).sum(1), 1)
@@ -178,9 +153,8 @@ def test_ordered_labels_may_lack_one_that_is_declared():
     model = ordinal(4).fit(CODES[:, None], y)
     assert list(model.classes_) == [*LEVELS, "more"]
     assert model.predict_proba(CODES[:, None]).shape == (90, 4)
-    again = ordinal(guide="mean_field").partial_fit(
-        CODES[:, None], y, classes=pd.Categorical(LEVELS, LEVELS, ordered=True)
-    )
+    levels = pd.Categorical(LEVELS, LEVELS, ordered=True)
+    again = ordinal(guide="mean_field").partial_fit(CODES[:, None], y, classes=levels)
     assert list(again.partial_fit(CODES[:, None], NAMES).classes_) == LEVELS
     first = ordinal(guide="mean_field", steps=1).partial_fit(CODES[:, None], ORDERED, classes=LEVELS[::-1])
     assert list(first.classes_) == LEVELS
@@ -257,9 +231,6 @@ def test_weights_and_early_predictions_are_refused_by_scikit_learn(weight, messa
         regressor().predict_dist(X)
 
 
-# Several columns, devices, random states
-
-
 def test_noise_of_several_columns_or_that_is_known_is_not_tuned():
     targets = np.column_stack([Y, -10 * Y, Y**2])
     model = bnn.BNNRegressor(**DEFAULT).fit(X, targets)
@@ -294,9 +265,6 @@ def test_a_fit_is_quiet_unless_asked(capfd, monkeypatch):
     assert "fitting (verbose=True shows more) ..." in shown
     regressor(verbose=True).fit(X, Y)
     assert "training" in capfd.readouterr().err
-
-
-# Parameters
 
 
 def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():

@@ -229,9 +229,8 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
 
 def test_swag_has_the_moments_of_its_path():
     path = np.random.default_rng(5).normal(size=(12, 4))
-    posterior = bnn.fit(
-        linear(bnn.likelihoods.Gaussian(1.0)), (X, Y), bnn.SVI(guide=LowRank(5), steps=1), seed=0, **KIND
-    )
+    model = linear(bnn.likelihoods.Gaussian(1.0))
+    posterior = bnn.fit(model, (X, Y), bnn.SVI(guide=LowRank(5), steps=1), seed=0, **KIND)
     collected = _Path(5, width=1, factor=1.0)
     for weights in path:
         collected.step(torch.tensor(weights), is_kept=True)

@@ -185,9 +185,8 @@ STRUCTURES = [
 def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
     setting = bnn.guides.Laplace(curvature=curvature, structure=structure, rank=3)
     net = bnn.MLP(2, [3], 2 if classes else 1, dtype="float64")
-    model = bnn.BNN(
-        net, likelihood="categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0)
-    )
+    likelihood = "categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0)
+    model = bnn.BNN(net, likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     found = [setting.around(model, data, progress=False) for data in both(LABELS if classes else Y)]
     ours, theirs = (vars(one.record.laplace) for one in found)
     assert ours["log_evidence"] == pytest.approx(theirs["log_evidence"], rel=1e-9)

@@ -54,9 +54,8 @@ def network(inputs, outputs, dtype, *, linear=False):
 
 
 def fit(x, y, *, dtype=torch.float32, likelihood="gaussian", outputs=1, linear=False, standardize=True, **settings):
-    model = bnn.BNN(
-        network(x.shape[1], outputs, dtype, linear=linear), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
-    )
+    net = network(x.shape[1], outputs, dtype, linear=linear)
+    model = bnn.BNN(net, likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     settings = {"steps": 20, "lr": 0.01, "engine": "eager"} | settings
     return model.fit(x, y, seed=0, standardize=standardize, progress=False, **settings)
 

@@ -37,15 +37,11 @@ def linear_model(prior_scale=0.8):
     return bnn.BNN(net, prior=bnn.priors.Normal(prior_scale), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
 
 
-def built(model, x, y, **settings):
-    with fast_pyro():
-        return bnn.guides.MeanField(**settings).build(model, x, y)
-
-
 def test_gradients_of_mu_and_rho_are_the_hand_derived_ones():
     x, y = linear_problem()
     model = linear_model()
-    guide = built(model, x, y, init_rho=-0.5)
+    with fast_pyro():
+        guide = bnn.guides.MeanField(init_rho=-0.5).build(model, x, y)
     torch.manual_seed(11)
     noise = torch.randn_like(guide.loc)
     torch.manual_seed(11)
@@ -294,9 +290,8 @@ def test_small_products_of_lbfgs_take_one_thread():
 def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():
     x, y = linear_problem()
     prices = (50_000 + 1000 * y).round().long()
-    posterior = fit(
-        bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0)), bnn.Data(x, prices, standardize=True), steps=60
-    )
+    model = bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0))
+    posterior = fit(model, bnn.Data(x, prices, standardize=True), steps=60)
     assert float(posterior.y_scaler.scale) == pytest.approx(float(prices.double().std(correction=0)))
     assert (posterior.predict(x).mean - prices).square().mean().sqrt() < prices.double().std()
 
@@ -304,9 +299,8 @@ def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valu
 def test_noise_for_different_purposes_is_independent():
     """With one seed everywhere: predictive samples have the predictive variance, and differ from the draws' noise."""
     x = torch.eye(10)
-    model = bnn.BNN(
-        nn.Linear(10, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
-    )
+    net, noise = nn.Linear(10, 1, bias=False), bnn.likelihoods.Gaussian(scale=1.0)
+    model = bnn.BNN(net, likelihood=noise, prior=bnn.priors.Normal(1.0))
     posterior = fit(model, (x, torch.zeros(10)), steps=1, lr=1e-9, guide=bnn.guides.MeanField(init_rho=0.5))
     num = 4000
     prediction = posterior.predict(x, num_draws=num, seed=0)
@@ -374,9 +368,7 @@ class Around(bnn.inference.BaseMethod):
         return bnn.inference.Offer(inner=self.method)
 
 
-@pytest.mark.parametrize(
-    "method", [Picky(), Around(Picky()), Around(Around(Picky()))], ids=["alone", "inside", "twice"]
-)
+@pytest.mark.parametrize("method", [Picky(), Around(Picky()), Around(Around(Picky()))], ids=["bare", "inside", "twice"])
 def test_a_method_of_ones_own_is_asked_whether_it_takes_model_and_data(method):
     with pytest.raises(bnn.InputError, match=r"Picky: not this"):
         bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)

@@ -34,9 +34,7 @@ from pyrobnn.tables.encoder import Encoder
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("quick_check")]
 ONE_LINE = (InputError, OSError, FloatingPointError)
 """What the command line turns into one line."""
-few = functools.partial(
-    settings, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-)
+few = functools.partial(settings, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
 
 
 @functools.cache
@@ -236,9 +234,7 @@ def encoded(draw, rows):
     separator = draw(st.sampled_from([";", "\t", " "])) if form == "separator" else ","
     encoding = draw(st.sampled_from(["utf-8-sig", "utf-16", "latin-1", "cp1252"])) if form == "encoding" else "utf-8"
     lines = (row if isinstance(row, list) else [row] for row in rows)
-    content = end.join(separator.join(quote.format(cell) for cell in line) for line in lines).encode(
-        encoding, "replace"
-    )
+    content = end.join(separator.join(map(quote.format, line)) for line in lines).encode(encoding, "replace")
     if form == "gz":
         return "t.csv.gz", gzip.compress(content)[: draw(st.sampled_from([None, -4, 12, 3]))]
     if form == "bytes":

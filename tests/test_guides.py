@@ -58,9 +58,8 @@ def test_start_inside_the_simplex_row_by_row():
     net = nn.Sequential(nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[0.25, 0.75], [0.5, 0.6]]))
-    (site,) = latent_sites(
-        make(lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1), net), X, torch.stack([Y, Y], 1)
-    )
+    model = make(lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1), net)
+    (site,) = latent_sites(model, X, torch.stack([Y, Y], 1))
     assert site.start[0].tolist() == [0.25, 0.75]
     assert site.start[1].sum() == pytest.approx(1.0)
     assert site.start[1, 0] != 0.5

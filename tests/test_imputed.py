@@ -192,9 +192,7 @@ def test_missing_values_that_tell_of_the_target_get_an_indicator():
 def test_later_rows_are_imputed_by_those_of_the_first_call(labels, monkeypatch):
     """Each column is around 100; the later rows alone know nothing of the first."""
     seen = []
-    monkeypatch.setattr(
-        "pyrobnn.estimators.base.fit_on", lambda fitted, _, examples, run: seen.append(examples) or fitted
-    )
+    monkeypatch.setattr("pyrobnn.estimators.base.fit_on", lambda fit, _, examples, run: seen.append(examples) or fit)
     x = 100 + normals(0.8, 60)[:, :2]
     make = bnn.BNNClassifier if labels else bnn.BNNRegressor
     model = make(bnn.MLP(hidden=()), guide="mean_field", steps=2, missing="impute", random_state=0)

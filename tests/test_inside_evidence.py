@@ -69,9 +69,7 @@ def test_a_row_of_weight_two_is_a_row_twice():
     x, y = (torch.tensor(value) for value in wave(40, columns=2))
     weights = torch.arange(40) % 4
     weighted = gaussian_process(x, y[:, None], weights, seed=0)
-    repeated = gaussian_process(
-        x.repeat_interleave(weights, 0), y.repeat_interleave(weights)[:, None], torch.ones(60), 0
-    )
+    repeated = gaussian_process(*(v.repeat_interleave(weights, 0) for v in (x, y[:, None])), torch.ones(60), seed=0)
     torch.testing.assert_close(weighted.lengths, repeated.lengths, rtol=1e-3, atol=1e-3)
     for name in ("mean", "variance"):
         ours, theirs = getattr(weighted, name).repeat_interleave(weights, 0), getattr(repeated, name)

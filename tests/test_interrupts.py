@@ -64,10 +64,9 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_an_interrupt_leaves_the_fit_so_far(engine):
-    stopped = interrupted(
-        bnn.SVI(steps=500), "stopped by Ctrl-C after step 100", engine=engine, callbacks=[stop_at(100)]
-    )
-    assert (stopped.record.stopped_by, stopped.record.stop_reason) == ("Ctrl-C", "stopped by Ctrl-C after step 100")
+    reason = "stopped by Ctrl-C after step 100"
+    stopped = interrupted(bnn.SVI(steps=500), reason, engine=engine, callbacks=[stop_at(100)])
+    assert (stopped.record.stopped_by, stopped.record.stop_reason) == ("Ctrl-C", reason)
     shorter = fit(bnn.SVI(steps=100), engine=engine)
     assert_same(stopped, shorter)
     assert (stopped.history.elbo == shorter.history.elbo).all()

@@ -163,9 +163,8 @@ with seeded(4):
 
 
 def model_with(prior=None, likelihood=None, net=None):
-    return bnn.BNN(
-        net or make_net(), prior=prior or priors.Normal(1.0), likelihood=likelihood or likelihoods.Gaussian(0.3)
-    )
+    prior, likelihood = prior or priors.Normal(1.0), likelihood or likelihoods.Gaussian(0.3)
+    return bnn.BNN(net or make_net(), prior=prior, likelihood=likelihood)
 
 
 def multivariate(name, value):
@@ -393,9 +392,8 @@ def test_curvature_far_above_the_prior_leaves_the_prior_where_it_is_zero(columns
     values = torch.cat([values, torch.zeros(len(vectors) - len(values), dtype=F64)])
     values = torch.where(values < 1e-10 * values.max(), 0.0, values)
     expected = scale * (vectors.square().T @ (1 / (1 + values.square()))).sqrt()
-    model = bnn.BNN(
-        nn.Linear(x.shape[1], 1).to(dtype), prior=priors.Normal(scale), likelihood=likelihoods.Gaussian(noise)
-    )
+    net = nn.Linear(x.shape[1], 1).to(dtype)
+    model = bnn.BNN(net, prior=priors.Normal(scale), likelihood=likelihoods.Gaussian(noise))
     setting = {"structure": structure} if structure != "subnetwork" else {"subnetwork": design.shape[1]}
     found = Laplace(**setting).around(model, (x.to(dtype), x[:, 0].to(dtype)), progress=False).guide.spread().double()
     if structure == "kron" and dtype == torch.float32:  # its eigenvectors have rounding of their own
@@ -595,9 +593,8 @@ def test_around_a_fit_gives_the_posterior_of_the_fit():
     """Learned noise, inferred scales and standardised targets included: the same mode, the same Gaussian."""
     model = model_with(priors.Hierarchical("gamma", 1.0), likelihoods.Gaussian("learned"))
     data = bnn.Data(X, 5.0 + 3.0 * Y)
-    fitted = bnn.fit(
-        model, data, bnn.SVI(guide=Laplace(), steps=40, lr=0.05), seed=0, engine="eager", progress=False, device="cpu"
-    )
+    method = bnn.SVI(guide=Laplace(), steps=40, lr=0.05)
+    fitted = bnn.fit(model, data, method, seed=0, engine="eager", progress=False, device="cpu")
     again = Laplace().around(fitted.bnn, data, weights=fitted.mean(), progress=False, device="cpu")
     for name, value in fitted.mean().items():
         torch.testing.assert_close(again.mean()[name], value, rtol=1e-9, atol=1e-12)

@@ -329,9 +329,8 @@ def test_as_many_steps_as_examples_are_not_taken_for_examples(noise):
         x, y = torch.randn(4, 4, 2), torch.randn(4)
         values = guides.MeanField(noise=noise).build(model, x, y)()
         plain = {name: v for name, v in values.items() if not name.startswith("head")}
-        shared = functional_call(
-            model.net.layer, {k.removeprefix("layer."): v for k, v in plain.items()}, (x.transpose(0, 1),)
-        )
+        weights = {name.removeprefix("layer."): v for name, v in plain.items()}
+        shared = functional_call(model.net.layer, weights, (x.transpose(0, 1),))
         seen = []
         model.net.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
         model.outputs(values, x)

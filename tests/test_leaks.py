@@ -69,9 +69,8 @@ def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, nam
         assert blocks(Evidence(None, shuffled)) is None
         names = torch.cat([data.x[:, :1], torch.eye(20)[PATIENT]], 1)  # a column of text, as the encoder gives it
         table = bnn.Data(names, NUMBERS, feature_names=["a", *map(str, range(20))])
-        told = blocks(
-            Evidence(None, table[RNG.permutation(NUM)], table=table, columns={"a": [0], "patient": [*range(1, 21)]})
-        )
+        columns = {"a": [0], "patient": [*range(1, 21)]}
+        told = blocks(Evidence(None, table[RNG.permutation(NUM)], table=table, columns=columns))
         assert (told.value, told.facts) == (20, {"columns": "'patient'"})
         assert blocks(Evidence(None, table)) is None  # each of them alone has two values
     assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None

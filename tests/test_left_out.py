@@ -180,11 +180,8 @@ def test_a_process_scores_rows_left_out_and_new_ones_as_that_of_scikit_learn(mon
     monkeypatch.setattr(checks, "_RELATIVE_NOISES", (0.1,))
     (x, y), (new, targets) = waves(20, 0), waves(10, 1)
     score, left_out = gaussian_process(x, y)
-    at, there, off = (
-        ((x - x.mean(0)) / x.std(0)).numpy(),
-        ((new - x.mean(0)) / x.std(0)).numpy(),
-        (y - y.mean()).numpy(),
-    )
+    at, there = (((inputs - x.mean(0)) / x.std(0)).numpy() for inputs in (x, new))
+    off = (y - y.mean()).numpy()
     length = np.sqrt(float(torch.tensor(pdist(at, "sqeuclidean")).median()) / 2)
     kernel = kernels.RBF(length) + kernels.WhiteKernel(0.1)
     variance = off @ np.linalg.solve(kernel(at), off) / 20
@@ -236,9 +233,8 @@ def test_a_mean_that_is_further_from_the_targets_than_a_line_is_named_though_sco
     x = torch.randn(300, 1, generator=g, dtype=torch.float64)
     y = (x[:, 0] + 0.5 * torch.randn(300, generator=g, dtype=torch.float64)).exp()
     train, test = (bnn.Data(x[rows], y[rows], standardize=False) for rows in (slice(200), slice(200, None)))
-    model = bnn.BNN(
-        bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.LogNormal(0.5), prior=bnn.priors.Normal(1.0)
-    )
+    net, noise = bnn.MLP(1, [], 1, dtype="float64"), bnn.likelihoods.LogNormal(0.5)
+    model = bnn.BNN(net, likelihood=noise, prior=bnn.priors.Normal(1.0))
     weights = {"0.weight": torch.tensor([[scale]]), "0.bias": torch.zeros(1)}
     fit = bnn.guides.Map().around(model, train, weights=weights, progress=False)
     evidence = Evidence(fit, train, test, Budget(level=0.0))
@@ -248,7 +244,5 @@ def test_a_mean_that_is_further_from_the_targets_than_a_line_is_named_though_sco
         own = (fit.predict(test.x).mean - test.y).square().mean().sqrt()
         assert found.value == pytest.approx(float(own), rel=1e-6)
     # apart from the penalty, of targets that spread by 2
-    line = np.polyfit(x[:200, 0], y[:200], 1)
-    assert evidence.least_squares.predict(x).mean.reshape(-1).numpy() == pytest.approx(
-        np.polyval(line, x[:, 0]), abs=0.2
-    )
+    line = np.polyval(np.polyfit(x[:200, 0], y[:200], 1), x[:, 0])
+    assert evidence.least_squares.predict(x).mean.reshape(-1).numpy() == pytest.approx(line, abs=0.2)

@@ -34,16 +34,11 @@ def test_a_kept_library_lies_in_a_private_folder(cache):
     assert runner.find("other") is None
 
 
-def linked(kept, elsewhere):
-    kept.unlink()
-    kept.symlink_to(elsewhere)
-
-
 OPENED = {
     "library open": lambda kept, library: kept.chmod(0o777),
     "folder open": lambda kept, library: kept.parent.chmod(0o777),
     "cache open": lambda kept, library: kept.parent.parent.chmod(0o777),
-    "library linked": linked,
+    "library linked": lambda kept, library: (kept.unlink(), kept.symlink_to(library)),
 }
 
 
@@ -89,9 +84,8 @@ def environment(cache, **more):
 
 def load(cache, code=LOAD, **more):
     """Return the path of the library that a new process loads, and what it logs."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=environment(cache, **more), check=True, capture_output=True, text=True
-    )
+    command, env = [sys.executable, "-P", "-c", code], environment(cache, **more)
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     return done.stdout.strip(), done.stderr
 
 

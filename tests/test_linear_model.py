@@ -30,20 +30,15 @@ def exact(design, y, precision):
     return covariance @ design.T @ y / NOISE**2, covariance
 
 
-def as_model(design):
-    columns = torch.full((len(design), 1, 1), 1 / NOISE, dtype=torch.float64)
-    return LinearModel(design[:, None], columns)
-
-
 @pytest.mark.parametrize("shape", [(30, 4), (6, 20)], ids=["more examples", "more weights"])
 def test_evidence_and_effective_weights_are_exact(shape):
     design, y, precision = problem(*shape)
     mean, covariance = exact(design, y, precision)
-    solution = as_model(design).solve(precision)
+    columns = torch.full((len(design), 1, 1), 1 / NOISE, dtype=torch.float64)
+    solution = LinearModel(design[:, None], columns).solve(precision)
     torch.testing.assert_close(solution.determined, 1 - precision * covariance.diagonal(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
-        solution.covariance[:, 0, 0], (design @ covariance * design).sum(1), rtol=1e-9, atol=1e-9
-    )
+    variances = (design @ covariance * design).sum(1)
+    torch.testing.assert_close(solution.covariance[:, 0, 0], variances, rtol=1e-9, atol=1e-9)
     fit = torch.distributions.Normal(design @ mean, NOISE).log_prob(y).sum()
     evidence = fit - 0.5 * (precision * mean**2).sum() - 0.5 * solution.log_det
     marginal = design @ precision.reciprocal().diag() @ design.T + NOISE**2 * torch.eye(len(y), dtype=torch.float64)
@@ -92,9 +87,8 @@ def classifier(num_data=8, weights=None):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
     y = torch.arange(num_data) % 3
-    model = bnn.BNN(
-        bnn.MLP(2, [4], 3, activation="tanh", dtype="float64"), likelihood="categorical", prior=bnn.priors.Normal(1.0)
-    ).eval()
+    net = bnn.MLP(2, [4], 3, activation="tanh", dtype="float64")
+    model = bnn.BNN(net, likelihood="categorical", prior=bnn.priors.Normal(1.0)).eval()
     values = {name: value + 0.1 for name, value in model.initial_values.items()}
     return Point(model, values, model.likelihood, list(values)), x, y
 
@@ -106,9 +100,8 @@ def test_an_example_of_classes_is_left_out_by_dividing_its_term_away():
     precision = torch.ones(model.jacobian.shape[2], dtype=torch.float64)
     score = torch.nn.functional.one_hot(y, 3) - torch.softmax(f, -1)
     mean, covariance = model.solve(precision).left_out(f, score)
-    whole = precision.diag() + torch.einsum(
-        "ncp,nck,ndk,ndq->pq", model.jacobian, model.columns, model.columns, model.jacobian
-    )
+    parts = (model.jacobian, model.columns, model.columns, model.jacobian)
+    whole = precision.diag() + torch.einsum("ncp,nck,ndk,ndq->pq", *parts)
     for i in range(len(y)):
         j, fisher = model.jacobian[i], model.columns[i] @ model.columns[i].T
         without = torch.linalg.inv(whole - j.T @ fisher @ j)

@@ -301,9 +301,8 @@ def test_outputs_that_are_drawn_without_weights_have_their_joint_covariance(name
 def test_outputs_that_are_drawn_without_weights_are_the_same_again_and_independent_of_other_inputs(monkeypatch):
     monkeypatch.setattr("pyrobnn.posterior.output_draws._MOST_NOISE", 0)
     posterior, _, x = posterior_of("mlp")
-    first, again, second = (
-        posterior.predict(x[part], num_draws=4000, seed=2) for part in (slice(6), slice(6), slice(6, 12))
-    )
+    parts = (slice(6), slice(6), slice(6, 12))
+    first, again, second = (posterior.predict(x[part], num_draws=4000, seed=2) for part in parts)
     assert torch.equal(first.distribution.logits, again.distribution.logits)
     pairs = [(one.distribution.logits - one.distribution.logits.mean(0)).flatten(1) for one in (first, second)]
     correlation = torch.corrcoef(torch.cat(pairs, 1).T)[:18, 18:]
@@ -451,9 +450,8 @@ def test_links_refuse():
 
 def test_only_laplace_guides_have_a_law_of_the_outputs():
     x = torch.linspace(-1, 1, 8)[:, None]
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
-        x, x[:, 0], seed=0, steps=2, progress=False, device="cpu"
-    )
+    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0))
+    posterior = model.fit(x, x[:, 0], seed=0, steps=2, progress=False, device="cpu")
     with pytest.raises(bnn.InputError, match="has a closed form for Laplace guides alone"):
         functional(posterior, x)
     linear = posterior.predict(x, num_draws=5, linearized=True).distribution.loc

@@ -1,7 +1,6 @@
 """Isokinetic Langevin chains: their steps against the equations of motion, and their draws against exact posteriors."""
 
 import dataclasses
-import functools
 import math
 
 import arviz as az
@@ -26,9 +25,8 @@ from pyrobnn.inference.mcmc.mclmc import IsokineticState, Walk, stepped, turned,
 F64 = torch.float64
 LARGEST_Z = 5.0
 """Largest z-score that is let pass; the seeds are fixed, so that a test passes always or never."""
-SMALL = bnn.BNN(
-    bnn.MLP(1, [5], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3)
-)
+NET = bnn.MLP(1, [5], 1, activation="tanh")
+SMALL = bnn.BNN(NET, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
 DATA = bnn.Data((X := torch.linspace(-1, 1, 24)[:, None]), torch.sin(3 * X[:, 0]))
 POINTS = bnn.SVI(guide="map", steps=50, lr=0.05)
 
@@ -210,11 +208,6 @@ def test_the_bias_of_chains_is_small_and_grows_with_the_step(monkeypatch):
 REGRESSION = bnn.Data(INPUTS, OUTPUTS)
 
 
-@functools.cache
-def fitted():
-    return run(bnn.MCLMC(num_draws=400, warmup=2000), linear_model(), REGRESSION)
-
-
 @pytest.mark.slow
 def test_chains_agree_with_nuts_in_the_functions_of_a_network():
     """Mean and second moment of the curve at 9 inputs, 5 standard errors by effective sample sizes of both, seed 0."""
@@ -290,7 +283,7 @@ SHORT = bnn.MCLMC(num_draws=4, warmup=40, num_chains=2)
 
 
 def test_statistics_of_draws_and_the_record():
-    posterior = fitted()
+    posterior = run(bnn.MCLMC(num_draws=400, warmup=2000), linear_model(), REGRESSION)
     numbers = posterior.guide.sample_stats()
     assert list(numbers) == ["diverging", "energy_error", "step_size", "n_steps"]
     error = float(numbers["energy_error"].square().mean())

@@ -537,21 +537,18 @@ def test_weights_count_as_rows(table, linear):
 
 
 def test_columns_of_a_group_are_shuffled_together(table, linear):
-    found = permutation_importance(
-        linear, table, groups={"both": [0, 2], "none": [1]}, num_shuffles=400, num_draws=1, seed=1
-    )
+    groups = {"both": [0, 2], "none": [1]}
+    found = permutation_importance(linear, table, groups=groups, num_shuffles=400, num_draws=1, seed=1)
     exact = all_pairs(table, [0, 2])
     assert list(found.index) == ["both", "none"]
-    assert found.loc["both", "importance"] == pytest.approx(
-        exact.mean(), abs=4 * found.loc["both", "stderr"] / np.sqrt(20)
-    )
+    error = found.loc["both", "stderr"]
+    assert found.loc["both", "importance"] == pytest.approx(exact.mean(), abs=4 * error / np.sqrt(20))
 
 
 def test_a_column_that_does_not_matter_is_zero_within_its_errors(table):
     """A fit has learned a little noise: three standard errors on 100 other rows."""
-    posterior = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=NOISE)).fit(
-        table[:100], guide="laplace", steps=200, lr=0.05, seed=0, progress=False
-    )
+    model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+    posterior = model.fit(table[:100], guide="laplace", steps=200, lr=0.05, seed=0, progress=False)
     found = permutation_importance(posterior, table[100:])
     assert abs(found.loc["none", "importance"]) < 3 * found.loc["none", "stderr"]
     assert found.loc["big", "importance"] > 5 * found.loc["big", "stderr"]

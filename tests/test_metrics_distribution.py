@@ -24,21 +24,8 @@ def draws(num_draws=6, num_inputs=NUM, seed=0):
     return torch.randn(num_draws, num_inputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def targets(seed=1):
-    return 3 * torch.randn(NUM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def double(value):
     return torch.tensor(value, dtype=torch.float64)
-
-
-def censored(loc, lower, upper):
-    limits = [None if limit is None else double(limit) for limit in (lower, upper)]
-    return Prediction(CensoredNormal(loc, double(1.3), *limits))
-
-
-def counts(log_mean, dispersion):
-    return Poisson(log_mean) if dispersion is None else NegativeBinomial(log_mean, double(dispersion))
 
 
 def frozen(log_mean, dispersion):
@@ -61,7 +48,8 @@ def test_crps_of_counts_is_the_sum_over_all_of_them(dispersion, few_far, bounds)
     if few_far:
         log_mean, y = torch.full((20, 3), 0.5, dtype=torch.float64), double([1.0, 0.0, 9000.0])
         log_mean[0] = double([5.0, 7.0, 9.0])
-    found = ranked_probability(Prediction(counts(log_mean, dispersion)), y)
+    law = Poisson(log_mean) if dispersion is None else NegativeBinomial(log_mean, double(dispersion))
+    found = ranked_probability(Prediction(law), y)
     support = np.arange(30_000)[:, None]
     for n, bound in enumerate(bounds):
         cdf = frozen(log_mean[:, n], dispersion).cdf(support).mean(1)
@@ -156,9 +144,8 @@ def test_crps_of_columns_and_of_standardised_targets_is_that_of_each_in_its_unit
     scaler = Scaler(double([5.0, -1.0]), double([2.0, 1e-3]))
     y = FAR.reshape(3, 2)
     prediction = Prediction(dist.Normal(loc, scale).to_event(1), scaler)
-    expected = scoringrules.crps_mixnorm(
-        y.numpy(), scaler.inverse(loc).numpy(), scaler.inverse_scale(scale).numpy(), m_axis=0
-    )
+    parts = (y, scaler.inverse(loc), scaler.inverse_scale(scale))
+    expected = scoringrules.crps_mixnorm(*(part.numpy() for part in parts), m_axis=0)
     np.testing.assert_allclose(ranked_probability(prediction, y).numpy(), expected, rtol=1e-6)
     single = ranked_probability(Prediction(dist.Normal(loc.float(), scale.float()).to_event(1), scaler), y)
     np.testing.assert_allclose(single.numpy(), expected, rtol=1e-5)
@@ -167,7 +154,7 @@ def test_crps_of_columns_and_of_standardised_targets_is_that_of_each_in_its_unit
 def test_interval_scores_are_those_of_scoringrules():
     import scoringrules
 
-    prediction, y = Prediction(dist.Normal(draws(), double(1.0))), targets()
+    prediction, y = Prediction(dist.Normal(draws(), double(1.0))), 3 * draws(1, seed=1)[0]
     found = score(prediction, y, levels=[0.8])
     lower, upper = (bound.numpy() for bound in prediction.interval(0.8))
     each = scoringrules.interval_score(y.numpy(), lower, upper, 0.2)
@@ -235,7 +222,7 @@ def test_transforms_of_targets_with_probabilities_of_their_own_are_uniform(name)
 
 
 def test_targets_beyond_a_limit_count_as_at_it():
-    prediction = censored(draws(4), -1.0, None)
+    prediction = Prediction(CensoredNormal(draws(4), double(1.3), double(-1.0), None))
     at, beyond = torch.full((NUM,), -1.0).double(), torch.full((NUM,), -4.0).double()
     torch.testing.assert_close(pit(prediction, at), pit(prediction, beyond))
     assert score(prediction, at)["crps"] == score(prediction, beyond)["crps"]

@@ -87,9 +87,7 @@ def shapes():
     identity = torch.eye(2, dtype=F64)
     return {
         "multivariate normal": dist.MultivariateNormal(columns, covariance),
-        "multivariate normal by its root": dist.MultivariateNormal(
-            columns, scale_tril=torch.linalg.cholesky(covariance)
-        ),
+        "multivariate normal by a root": dist.MultivariateNormal(columns, scale_tril=torch.linalg.cholesky(covariance)),
         "multivariate normal with one precision": dist.MultivariateNormal(columns, precision_matrix=covariance[0, 0]),
         "low rank": dist.LowRankMultivariateNormal(columns, normal(2, 1), torch.ones(2, dtype=F64)),
         "independent": dist.LogNormal(columns, columns.exp()).to_event(1),

@@ -251,17 +251,14 @@ def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
         bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
 
 
-def cubic(seed):
-    g = np.random.default_rng(seed)
-    x = g.uniform(-4, 4, (20, 1))
-    return bnn.Data(x, x[:, 0] ** 3 + 3 * g.normal(size=20), standardize=True)
-
-
 @pytest.mark.one_in(0, 4)
 @pytest.mark.parametrize("guide", ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map"])
 def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
     """Noise learned. NUTS has an error of 2 to 3 inside the data; the curve's own spread is 24."""
-    found = bnn.BNN(bnn.MLP(1, [100], 1)).fit(cubic(0), guide=guide, max_steps=20_000, seed=0, progress=False)
+    g = np.random.default_rng(0)
+    x = g.uniform(-4, 4, (20, 1))
+    cubic = bnn.Data(x, x[:, 0] ** 3 + 3 * g.normal(size=20), standardize=True)
+    found = bnn.BNN(bnn.MLP(1, [100], 1)).fit(cubic, guide=guide, max_steps=20_000, seed=0, progress=False)
     x = np.linspace(-4, 4, 100)[:, None]
     prediction = found.predict(x, num_draws=200)
     assert np.sqrt(np.mean((prediction.mean.numpy() - x[:, 0] ** 3) ** 2)) < 5

@@ -68,9 +68,8 @@ def test_a_suite_of_an_outsider_is_killed_goes_on_is_compared_and_comes_out_agai
     time.sleep(1)  # its worker ends, too
     benchmarks("run", suite, "--out", out)
     records = Store(out).records()
-    assert [record.job.label for record in records] == [
-        f"narrow start on {data}, seed {seed}" for seed in range(3) for data in ("wells", "sines")
-    ]
+    labels = [f"narrow start on {data}, seed {seed}" for seed in range(3) for data in ("wells", "sines")]
+    assert [record.job.label for record in records] == labels
     assert "fits: wells 6, sines 6" in (out / "README.md").read_text()
     assert records[0].job.code.count("my_") == 2  # the digests of both modules
 
@@ -108,10 +107,8 @@ def test_jobs_are_known_by_the_bytes_of_their_tables_and_the_code_of_their_modul
     assert digests != [own.digest_with("regression", tmp_path, {"imports": ["my_parts"]})]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("no_such", "has no no_such.py"), ("json", "Python found .*json.* before")]
-)
-def test_modules_that_are_not_there_or_are_hidden_are_refused(name, message, tmp_path):
+@pytest.mark.parametrize(("name", "told"), [("no_such", "has no no_such.py"), ("json", "Python found .*json.* before")])
+def test_modules_that_are_not_there_or_are_hidden_are_refused(name, told, tmp_path):
     (tmp_path / "json.py").write_text("")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=told):
         own.load(tmp_path, {"imports": [name]})

@@ -252,9 +252,7 @@ REFUSED = {
     "got BNN: pass the result of `bnn.fit`": lambda posterior, data: plots.fit_1d(posterior.bnn, data),
     "got BNNRegressor: .* estimator its `.posterior_`": lambda _, data: plots.effects(bnn.BNNRegressor(), data),
     "posteriors by name, got none": lambda posterior, data: plots.compare_guides({}, data),
-    "`compare_guides` draws one input": lambda posterior, data: plots.compare_guides(
-        {"a": posterior}, (SMALL[0], [0] * 4)
-    ),
+    "`compare_guides` draws one input": lambda fit, data: plots.compare_guides({"a": fit}, (SMALL[0], [0] * 4)),
     "draws two inputs, got x of shape": plots.decision_surface,
     "`effects` draws the columns of a table, got x of shape": lambda posterior, _: plots.effects(
         posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1])
@@ -283,9 +281,8 @@ def line():
     """A linear model with weight and bias from N(0, 1), so that f(x) ~ N(0, 1 + x^2) before there are data."""
     data = bnn.datasets.sinusoid(12)
     noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 3.0})
-    return bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise, prior=bnn.priors.Normal(1.0)).fit(
-        data, steps=100, lr=0.05, **FIT
-    ), data
+    model = bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise, prior=bnn.priors.Normal(1.0))
+    return model.fit(data, steps=100, lr=0.05, **FIT), data
 
 
 @pytest.fixture(scope="module")
@@ -298,10 +295,6 @@ def three():
     return classifier(3)
 
 
-def heading(axis):
-    return axis.get_title(loc="left")
-
-
 PICTURES = {
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
     "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
@@ -311,9 +304,7 @@ PICTURES = {
     "fit_1d": lambda line, two, three: plots.fit_1d(bnn.Mixture([line[0], line[0]]), line[1], num_draws=20),
     "images": lambda line, two, three: plots.images(torch.rand(40, 5, 5), three[0].predict(three[1].x, num_draws=20)),
     "importance": lambda line, two, three: plots.importance(bnn.metrics.permutation_importance(*two, num_draws=20)),
-    "observed_vs_predicted": lambda line, two, three: plots.observed_vs_predicted(
-        line[0].predict(line[1].x), line[1].y
-    ),
+    "observed_vs_predicted": lambda line, *_: plots.observed_vs_predicted(line[0].predict(line[1].x), line[1].y),
     "ood": lambda line, two, three: plots.ood(line[0].predict(line[1].x), line[0].predict(9 * line[1].x)),
     "pit": lambda line, two, three: plots.pit(line[0].predict(line[1].x), line[1].y),
     "predictive_check": lambda line, two, three: plots.predictive_check(line[0].predict(line[1].x), line[1].y),
@@ -566,7 +557,7 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
     for posterior, data in (two, three):
         figure = plots.decision_surface(posterior, data, num_draws=50)
         surface, entropy, information = figure.axes[:3]
-        assert "Entropy" in heading(entropy)
+        assert "Entropy" in entropy.get_title(loc="left")
         draws = posterior.draw(50)
         *_, boundary = [artist for artist in surface.collections if len(artist.get_paths()) == 1]
         points = boundary.get_paths()[0].vertices

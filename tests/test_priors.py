@@ -133,9 +133,8 @@ def test_density_of_weights_with_latent_scales(name):
             assert latent.shape == shape(value.shape)
             assert of_latent == pytest.approx(law.logpdf(latent).sum(), rel=1e-10)
             drawn.append(latent)
-        assert log_density == pytest.approx(
-            normal(value, SCALES[len(drawn)](*drawn)), rel=1e-9 if len(drawn) == 3 else 1e-10
-        )
+        expected = normal(value, SCALES[len(drawn)](*drawn))
+        assert log_density == pytest.approx(expected, rel=1e-9 if len(drawn) == 3 else 1e-10)
 
 
 def test_a_convolution_has_a_scale_for_each_input_channel():

@@ -75,9 +75,8 @@ def by_panels(loc, scale, pi, sigma1, sigma2):
     nodes, weights = (torch.tensor(v, dtype=F64)[:, None, None] for v in np.polynomial.legendre.leggauss(30))
     half = 0.5 * edges.diff(dim=0)
     w = edges[:-1] + half * (1 + nodes)
-    log_p = torch.logaddexp(
-        pi.log() + dist.Normal(0.0, sigma1).log_prob(w), torch.log1p(-pi) + dist.Normal(0.0, sigma2).log_prob(w)
-    )
+    first, second = (dist.Normal(0.0, sigma).log_prob(w) for sigma in (sigma1, sigma2))
+    log_p = torch.logaddexp(pi.log() + first, torch.log1p(-pi) + second)
     return (half * weights * log_p * dist.Normal(loc, scale).log_prob(w).exp()).sum((0, 1))
 
 
@@ -94,9 +93,7 @@ def test_the_expectation_and_its_gradients_agree_with_a_fine_grid(parameters, dt
         values = function(*arguments)
         return values.detach().double(), torch.stack(torch.autograd.grad(values.sum(), arguments)).double()
 
-    found = with_gradients(
-        lambda loc, scale, *mixture: ScaleMixtureNormal(*mixture).expected_log_prob(loc, scale), dtype
-    )
+    found = with_gradients(lambda loc, scale, *rest: ScaleMixtureNormal(*rest).expected_log_prob(loc, scale), dtype)
     exact = with_gradients(by_panels, F64)
     assert float(((found[0] - exact[0]).abs() / exact[0].abs().clamp_min(1.0)).max()) < bounds[0]
     sizes = torch.stack([1 / scale, 1 / scale, *(torch.full_like(scale, 1 / value) for value in parameters)])

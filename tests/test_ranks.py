@@ -36,10 +36,8 @@ def test_they_are_those_of_scikit_learn_at_training_and_new_rows(rows):
     assert torch.equal(plain, bnn.Data(X[:rows], Y[:rows], standardize=True).x_scaler.transform(new))
     sklearn = QuantileTransformer(n_quantiles=min(500, rows)).fit(X[:rows, :3]).transform(new[:, :3].numpy())
     np.testing.assert_allclose(ranks[:, :2].numpy(), 2 * sklearn[:, :2] - 1, atol=1e-9)
-    is_known = new[:, 2].round() == new[:, 2]  # between two values that are tied scikit-learn's ranks jump
-    np.testing.assert_allclose(
-        ranks[is_known, 2].numpy(), 2 * sklearn[is_known.numpy(), 2] - 1, atol=2 / min(499, rows - 1)
-    )
+    known = new[:, 2].round() == new[:, 2]  # between two values that are tied scikit-learn's ranks jump
+    np.testing.assert_allclose(ranks[known, 2].numpy(), 2 * sklearn[known.numpy(), 2] - 1, atol=2 / min(499, rows - 1))
     turns = np.exp(1j * np.pi * (ranks.numpy() + 1)[..., None] / 2 * [1, 2, 4]).reshape(len(new), 9)
     np.testing.assert_allclose(waves.numpy(), np.c_[turns.imag, turns.real], atol=1e-12)
     assert train.num_inputs == found.shape[1]
@@ -70,14 +68,12 @@ def test_posteriors_take_raw_columns_also_loaded_and_exported(tmp_path):
         assert torch.equal(bnn.load(tmp_path / str(number)).predict(X[:9], num_draws=4, seed=1).mean, mean)
         predictor = posterior.predictor(4, seed=1)
         torch.testing.assert_close(predictor(torch.tensor(X[:9]))[0].double(), mean, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(
-            predictor.float()(torch.tensor(X[:9]).float())[0].double(), mean, rtol=1e-3, atol=1e-3
-        )
+        single = predictor.float()(torch.tensor(X[:9]).float())[0]
+        torch.testing.assert_close(single.double(), mean, rtol=1e-3, atol=1e-3)
     with refused(r"must have shape \(N, 5\), got \(9, 4\)"):
         fits[0].predict(X[:9, :4])
-    later = bnn.fit(
-        bnn.update_prior(fits[0]), bnn.Data(X[:9] + 1, Y[:9], standardize=True), bnn.SVI(steps=5), **SETTINGS
-    )
+    more = bnn.Data(X[:9] + 1, Y[:9], standardize=True)
+    later = bnn.fit(bnn.update_prior(fits[0]), more, bnn.SVI(steps=5), **SETTINGS)
     assert torch.equal(later.x_scaler.quantiles, fits[0].x_scaler.quantiles)
     others = fitted(data()[:300])
     with refused("the same units"):

@@ -62,9 +62,8 @@ def test_tables_of_other_records_are_refused(table):
 
 def test_a_fit_is_printed_in_a_few_lines():
     """The numbers of measured parts have four digits; a list, which shows each in one line, too."""
-    model = bnn.BNN(
-        bnn.MLP(1, [5], 1, activation="tanh"), prior="student_t", likelihood=bnn.likelihoods.Gaussian(1.63020753)
-    )
+    net = bnn.MLP(1, [5], 1, activation="tanh")
+    model = bnn.BNN(net, prior="student_t", likelihood=bnn.likelihoods.Gaussian(1.63020753))
     method = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
     mixture = bnn.fit(model, bnn.datasets.sinusoid(10), method, seed=0, progress=False)
     shown = str(mixture)

@@ -165,9 +165,6 @@ def test_the_audit_is_elbo_report(regression, page):
     assert f"{audit.kl_exact:.2f}" in text
 
 
-# what it says first
-
-
 def scored(**values):
     return {name: Score(value, 0.1, higher_is_better=True) for name, value in values.items()}
 
@@ -277,9 +274,6 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
         "predict new rows",
         "pyrobnn predict runs/a NEW.csv --out predictions.csv",
     )
-
-
-# pictures on a phone
 
 
 def sections(rendered):

@@ -108,9 +108,8 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     expected = whole.evidence.posterior.predict([[0.1], [-0.2]], num_draws=10)
     assert frame["mean"].to_numpy() == pytest.approx(expected.mean.numpy())
     assert frame["upper_95"].to_numpy() == pytest.approx(expected.interval(0.95)[1].numpy())
-    assert (frame["std"] ** 2).to_numpy() == pytest.approx(
-        (frame["epistemic_std"] ** 2 + frame["aleatoric_std"] ** 2).to_numpy()
-    )
+    variance = frame["epistemic_std"] ** 2 + frame["aleatoric_std"] ** 2
+    assert (frame["std"] ** 2).to_numpy() == pytest.approx(variance.to_numpy())
 
 
 @pytest.mark.one_in(0, 2)
@@ -165,9 +164,6 @@ def test_methods_of_every_kind(fit, heading, chains, tmp_path):
     assert score(bnn.load(result.path / "posterior").predict(test.x, num_draws=12), test.y) == result.scores
     with xarray.open_datatree(result.path / "posterior.nc", engine="h5netcdf") as tree:
         assert tree["posterior"].sizes["chain"] == chains
-
-
-# an interruption, and the same call again
 
 
 class Killed(BaseException):
@@ -416,9 +412,6 @@ def test_a_second_fit_that_went_wrong_is_not_kept(linear, tmp_path, monkeypatch)
     assert not (tmp_path / "run" / "all_rows").exists()
 
 
-# parts of a table that are held out
-
-
 PATIENTS = np.repeat(np.arange(12), 10)
 
 
@@ -437,9 +430,8 @@ def test_whole_groups_are_held_out_also_where_a_fit_is_chosen(visits):
     assert (len(train & test), len(test)) == (0, 2)
     assert prepared.train.feature_names == ("a", "b", "w")
     labels = prepared.train.groups.numpy()
-    assert [set(PATIENTS[prepared.dataset.rows(0)[0]][labels == label]) for label in set(labels)] == [
-        {n} for n in sorted(train)
-    ]
+    patients = PATIENTS[prepared.dataset.rows(0)[0]]
+    assert [set(patients[labels == label]) for label in set(labels)] == [{n} for n in sorted(train)]
     assert "groups" in prepared.spec.to_toml()
     random = spec_of(data=visits).prepare().dataset.rows(0)
     assert set(PATIENTS[random[0]]) & set(PATIENTS[random[1]])
@@ -473,10 +465,9 @@ SPLITS = {
 def test_a_split_that_cannot_be_is_refused(changes, message, visits):
     frame = pd.read_csv(visits["path"])
     frame.assign(one=1, gap=np.where(frame.index == 2, np.nan, 1)).to_csv(visits["path"], index=False)
+    data = visits | {"missing": "impute"} | changes
     with pytest.raises(InputError, match=message):
-        spec_of(
-            data={key: value for key, value in (visits | {"missing": "impute"} | changes).items() if value is not None}
-        ).prepare()
+        spec_of(data={key: value for key, value in data.items() if value is not None}).prepare()
 
 
 @pytest.mark.slow
@@ -491,9 +482,6 @@ def test_intervals_below_zero_of_a_positive_target_are_said_once(visits, tmp_pat
     assert ["LogNormal keeps them positive" in line for line in wide.doubts] == [True]
     assert wide.summary.count("keeps them positive") == 1
     assert kept.doubts == []
-
-
-# comparison
 
 
 @pytest.fixture(scope="module")
@@ -562,13 +550,9 @@ def test_two_codings_of_the_same_rows_are_compared(linear, tmp_path, no_report):
     frame = pd.read_csv(linear)
     frame.assign(a=np.round(10 * frame["a"]), c=frame["b"] ** 2).to_csv(tmp_path / "other.csv", index=False)
     fit = {"type": "svi", "steps": 3}
-    paths = [
-        run(linear_spec(table, fit=fit), tmp_path / table.stem, progress=False).path
-        for table in (linear, tmp_path / "other.csv")
-    ]
-    assert compare_runs(paths).specs["data.path"] == dict(
-        zip(map(str, paths), (str(linear), str(tmp_path / "other.csv")), strict=True)
-    )
+    tables = [linear, tmp_path / "other.csv"]
+    paths = [run(linear_spec(one, fit=fit), tmp_path / one.stem, progress=False).path for one in tables]
+    assert compare_runs(paths).specs["data.path"] == dict(zip(map(str, paths), map(str, tables), strict=True))
     frame.assign(y=frame["y"] + 1).to_csv(tmp_path / "moved.csv", index=False)
     moved = run(linear_spec(tmp_path / "moved.csv", fit=fit), tmp_path / "moved", progress=False).path
     with pytest.raises(InputError, match="was scored on other examples than"):

@@ -51,13 +51,9 @@ def simulated(num_draws=100, num_simulations=300, **settings):
     return vsbc(linear_model(), Exact(**settings), X, probes=PROBES, **counts)
 
 
-@pytest.fixture(scope="module")
-def exact():
-    return simulated()
-
-
-def test_an_exact_method_is_calibrated(exact):
+def test_an_exact_method_is_calibrated():
     """At seed 0, M = 300: p > 0.01 of each test, also of scipy's Kolmogorov-Smirnov test of uniformity."""
+    exact = simulated()
     assert exact.is_calibrated
     assert (exact.table[["symmetric", "uniform"]] > 0.01).to_numpy().all()
     shares = exact.tree["prior_sbc"].mu

@@ -245,17 +245,14 @@ def test_what_is_no_number_or_cannot_begin_anew_is_refused():
         fit_loader(bnn.Loader(DataLoader(OnceOnly(), 30), num_data=NUM), steps=6)
 
 
-def mean_model():
-    """One weight, the mean of unit normals, under N(0, 1): N(sum / (N + 1), 1 / (N + 1)) in closed form."""
-    net = nn.Linear(1, 1, bias=False)
-    return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
-
-
 @pytest.mark.parametrize("engine", [pytest.param("eager", marks=pytest.mark.slow), "auto"])
 def test_a_short_last_batch_moves_no_posterior_mean(engine):
-    """90 zeros and 10 ones in batches of 30, in order: the last batch has the ones alone."""
+    """90 zeros and 10 ones in batches of 30, in order: the last batch has the ones alone. The mean, the one weight,
+    is sum / (N + 1) under N(0, 1)."""
+    net = nn.Linear(1, 1, bias=False)
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
     y = (torch.arange(NUM) >= 90).float()
     loader = DataLoader(TensorDataset(torch.ones(NUM, 1), y), 30)
     method = bnn.SVI(guide="map", steps=200, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", engine=engine, progress=False)
+    posterior = bnn.fit(model, loader, method, seed=0, device="cpu", engine=engine, progress=False)
     assert float(posterior.mean()["weight"]) == pytest.approx(10 / 101, abs=0.01)

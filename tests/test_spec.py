@@ -100,9 +100,8 @@ def test_defaults(tmp_path):
 def test_a_fit_without_a_number_of_steps_is_announced(changes, is_open):
     told = []
     RunSpec.from_dict({"data": {"name": "sinusoid"}, "guide": {"type": "low_rank"}} | changes).prepare(told.append)
-    assert told[-1] == (
-        "fitting until it has converged, or for some steps, `steps=5000` ..." if is_open else "fitting ..."
-    )
+    until = "fitting until it has converged, or for some steps, `steps=5000` ..."
+    assert told[-1] == (until if is_open else "fitting ...")
 
 
 LEFT_OUT = {

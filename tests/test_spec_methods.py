@@ -124,9 +124,6 @@ def test_what_does_not_fit_the_method_is_refused(case, tmp_path):
         read(tmp_path, text, *overrides)
 
 
-# Likelihoods and data
-
-
 def table(tmp_path, values):
     rows = [f"{i / 10},{value}" for i, value in enumerate(values)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b", *rows]), encoding="utf-8")

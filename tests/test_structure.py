@@ -220,9 +220,8 @@ BUDGETS = re.findall(r"^\| (.+?) \| ([\d,]+) (lines|files) \|", ARCHITECTURE.rea
 
 def files_of(text):
     counted, left_out = (re.findall(r"`([\w/]+)`", part) for part in text.partition(" without ")[::2])
-    return sorted(
-        {path for name in counted for path in files_in(name)} - {p for name in left_out for p in files_in(name)}
-    )
+    without = {path for name in left_out for path in files_in(name)}
+    return sorted({path for name in counted for path in files_in(name)} - without)
 
 
 def files_in(name):

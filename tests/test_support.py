@@ -336,9 +336,8 @@ def test_ordinal_predictions_are_those_of_classes():
     np.testing.assert_array_equal(prediction.label.numpy(), probs.mean(0).argmax(-1))
     entropy = stats.entropy(probs.mean(0), axis=-1)
     np.testing.assert_allclose(prediction.entropy.numpy(), entropy, rtol=1e-10)
-    np.testing.assert_allclose(
-        prediction.mutual_information.numpy(), entropy - stats.entropy(probs, axis=-1).mean(0), rtol=1e-9
-    )
+    expected = entropy - stats.entropy(probs, axis=-1).mean(0)
+    np.testing.assert_allclose(prediction.mutual_information.numpy(), expected, rtol=1e-9)
     assert prediction.is_classification
     assert not prediction.has_quantiles
     found = score(prediction, [0, 1, 2, 1, 0])

@@ -314,9 +314,10 @@ def test_dates_become_days_and_phases(form, given):
     }
     assert [*encoder.get_feature_names_out()] == [*parts]
     np.testing.assert_allclose(x, np.stack([*parts.values()], 1), atol=1e-12)
-    assert encoder.notes == [
-        "column 'a': read as days since 2020-02-27, and sine and cosine of the day of the year and the weekday"
-    ]
+    (note,) = encoder.notes
+    assert (
+        note == "column 'a': read as days since 2020-02-27, and sine and cosine of the day of the year and the weekday"
+    )
 
 
 def test_short_spans_and_times_and_gaps_of_dates(given):
@@ -326,17 +327,15 @@ def test_short_spans_and_times_and_gaps_of_dates(given):
     np.testing.assert_allclose(x[:, 1], np.sin(2 * np.pi * (hours.hour + 0.5) / 24), atol=1e-12)
     _, encoder, x = learned(given(frame_of(a=lambda i: None if i == 3 else f"2021-05-{i + 1:02d}")), missing="impute")
     assert np.argwhere(np.isnan(x)).tolist() == [[3, 0], [3, 1], [3, 2]]
-    assert [*encoder.get_feature_names_out()][3:] == [
-        f"missingindicator_a ({part})" for part in ("days", "sin of week", "cos of week")
-    ]
+    names = [f"missingindicator_a ({part})" for part in ("days", "sin of week", "cos of week")]
+    assert [*encoder.get_feature_names_out()][3:] == names
 
 
 def test_new_dates_are_read_as_in_training(given):
     _, encoder, _ = learned(given(frame_of(a=DAYS.strftime("%d/%m/%Y"))))
     for same in ("02/03/2021", "2021-03-02"):  # as in training, not the third of February
-        assert (
-            encoder.transform(given(pd.DataFrame({"a": [same]})))[0, 0] == (pd.Timestamp("2021-03-02") - DAYS[0]).days
-        )
+        row = given(pd.DataFrame({"a": [same]}))
+        assert encoder.transform(row)[0, 0] == (pd.Timestamp("2021-03-02") - DAYS[0]).days
     for cell, message in ((7, "'a' held dates in training, and now 7: write"), ("May", "dates, but other text in row")):
         with pytest.raises(InputError, match=message):
             encoder.read(given(pd.DataFrame({"a": [cell]})))
@@ -473,9 +472,8 @@ def test_many_whole_numbers_need_a_task_unless_they_are_amounts(rows, least, val
         found = read(table, target="y").target
         assert len(found.classes) == values if values <= 10 else found.reason == "whole numbers"
     else:
-        with pytest.raises(
-            InputError, match=f"'y' holds {values} different whole numbers, {least} to .*`task=.regression"
-        ):
+        message = f"'y' holds {values} different whole numbers, {least} to .*`task=.regression"
+        with pytest.raises(InputError, match=message):
             read(table, target="y")
     assert len(read(table, target="y", task="classification").target.classes) == values
 
@@ -551,9 +549,7 @@ def test_excel_files_need_openpyxl(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"t.xlsx cannot be read as a table \(.*: mend it, or save it as CSV"):
         read(tmp_path / "t.xlsx", target="y")
     table = pd.DataFrame({"y": Y, 7: np.arange(ROWS)})
-    monkeypatch.setattr(
-        pd, "read_excel", lambda path, header=0, nrows=None: pd.DataFrame([list(table)]) if nrows else table
-    )
+    monkeypatch.setattr(pd, "read_excel", lambda _, header=0, nrows=None: pd.DataFrame([[*table]]) if nrows else table)
     assert list(read(tmp_path / "t.xlsx", target="y").columns) == ["7"]
 
 
@@ -592,9 +588,8 @@ def test_the_command_line_names_the_cause_in_one_line_at_once(case, tmp_path, mo
     frame_of(**columns).to_csv(tmp_path / "t.csv", index=False)
     monkeypatch.chdir(tmp_path)
     started = time.process_time()
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(
-        app, ["fit", "t.csv", "--target", "y", "--set", "data.missing=raise"]
-    )
+    command = ["fit", "t.csv", "--target", "y", "--set", "data.missing=raise"]
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, command)
     assert done.exit_code == 2
     assert re.search(message, done.stderr)
     assert "`" not in done.stderr  # code
@@ -654,12 +649,10 @@ def test_small_tables_hold_out_enough_to_judge_a_fit(num, rare, share):
 
 def test_what_lies_outside_of_training_is_counted_in_a_table(given):
     day = pd.date_range("2021-01-01", periods=ROWS).strftime("%d.%m.%Y")
-    _, encoder, _ = learned(
-        given(frame_of(price=lambda i: 1000.5 + i, kind=lambda i: "uv"[i % 2], day=day)), missing="impute"
-    )
-    new = pd.DataFrame(
-        {"price": [1005.5, 1100.5, None], "kind": [*"vwu"], "day": ["03.01.2021", "05.03.2021", "04.12.2020"]}
-    )
+    table = frame_of(price=lambda i: 1000.5 + i, kind=lambda i: "uv"[i % 2], day=day)
+    _, encoder, _ = learned(given(table), missing="impute")
+    days = ["03.01.2021", "05.03.2021", "04.12.2020"]
+    new = pd.DataFrame({"price": [1005.5, 1100.5, None], "kind": [*"vwu"], "day": days})
     columns = encoder.read(given(new, "new.csv")).columns
     wider, (table, rows) = encoder.widened(columns).columns, encoder.outside(columns)
     assert (wider["price"].range, wider["kind"]) == ((1000.5, 1100.5), encoder.columns["kind"])

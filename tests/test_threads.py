@@ -74,9 +74,8 @@ class Waits(torch.nn.Sequential):
 
 
 def test_weights_swapped_by_another_thread_are_not_seen(monkeypatch):
-    posterior = quick(
-        bnn.BNN(Waits(torch.nn.Linear(1, 1)), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2), (X, X[:, 0])
-    )
+    model = bnn.BNN(Waits(torch.nn.Linear(1, 1)), prior=bnn.priors.Normal(1.0))
+    posterior = quick(model, bnn.SVI(steps=2), (X, X[:, 0]))
     monkeypatch.setattr(Waits, "runs_slowly", True)
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(posterior.predict, X, num_draws=3, seed=0)

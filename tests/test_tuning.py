@@ -23,21 +23,14 @@ def linear_data():
     return bnn.Data(x, x @ torch.tensor([1.0, -2.0, 0.1]).double() + noise, standardize=False)
 
 
-def exact_evidence(data, alphas, beta):
-    """log N(y | 0, 1 / beta + X diag(1 / alphas) X^T)."""
-    covariance = torch.eye(N).double() / beta + (data.x / torch.as_tensor(alphas)) @ data.x.T
-    return float(torch.distributions.MultivariateNormal(torch.zeros(N).double(), covariance).log_prob(data.y))
-
-
 def at_mode(alphas, beta, structure="full"):
     """The Laplace posterior of linear regression at its mode for these precisions."""
     data = linear_data()
     precision = torch.diag(torch.as_tensor(alphas)) + beta * data.x.T @ data.x
     net = nn.Sequential(nn.Linear(D, 1, bias=False)).double()
     net[0].weight.data = torch.linalg.solve(precision, beta * data.x.T @ data.y)[None]
-    prior = bnn.priors.FromPosterior(
-        {"0.weight": (torch.zeros(1, D).double(), torch.as_tensor(alphas).rsqrt().view(1, D))}
-    )
+    spread = torch.as_tensor(alphas).rsqrt().view(1, D)
+    prior = bnn.priors.FromPosterior({"0.weight": (torch.zeros(1, D).double(), spread)})
     model = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=beta**-0.5))
     return guides.Laplace(structure=structure).around(model, data, progress=False), data
 
@@ -100,7 +93,10 @@ def test_where_the_mode_follows_the_optimum_is_that_of_the_exact_evidence(per):
         beta = tuned.bnn.settings["likelihood"].scale ** -2.0
 
     def negative(logs):
-        return -exact_evidence(linear_data(), np.exp(logs[:-1]) * np.ones(D), math.exp(logs[-1]))
+        """-log N(y | 0, 1 / beta + X diag(1 / alphas) X^T)."""
+        alphas = torch.as_tensor(np.exp(logs[:-1]) * np.ones(D))
+        covariance = torch.eye(N).double() / math.exp(logs[-1]) + (data.x / alphas) @ data.x.T
+        return -float(torch.distributions.MultivariateNormal(torch.zeros(N).double(), covariance).log_prob(data.y))
 
     best = minimize(negative, np.zeros(1 + (D if per == "weight" else 1)), method="BFGS")
     assert numbers(tuned)["log_evidence"] == pytest.approx(-best.fun, abs=1e-4)
@@ -128,9 +124,8 @@ def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(kind, per, no
     own, theirs = (vars(each.record.laplace) for each in (tuned, again))
     assert numbers(tuned) == pytest.approx(numbers(again), rel=1e-8)
     assert own["product_error"] == pytest.approx(theirs["product_error"])
-    assert {key: own[key] for key in ("setting", "repaired", "clipped")} == {
-        key: theirs[key] for key in ("setting", "repaired", "clipped")
-    }
+    for key in ("setting", "repaired", "clipped"):
+        assert own[key] == theirs[key]
     for mine, other in zip(tuned.guide.moments().values(), again.guide.moments().values(), strict=True):
         torch.testing.assert_close(mine, other)
     assert (tuned.bnn.settings["likelihood"].scale == 0.4) is not noise

@@ -293,9 +293,8 @@ def orthogonal_regression():
     """Inputs for which the exact posterior of a linear model has independent weights."""
     x = torch.linalg.qr(torch.randn(20, 3).double())[0] * 3
     data = bnn.Data(x, x @ torch.tensor([1.0, -1.0, 0.5]).double() + 0.1 * torch.randn(20).double())
-    model = bnn.BNN(
-        nn.Linear(3, 1, bias=False).double(), prior=priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0)
-    )
+    net = nn.Linear(3, 1, bias=False).double()
+    model = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
     return model, data, 10.0**-0.5 * torch.ones(3).double(), x.T @ data.y / 10.0
 
 

@@ -46,9 +46,7 @@ def files_entered(call):
 @pytest.mark.parametrize(
     ("way", "most"),
     [
-        pytest.param(
-            "fit", 67, marks=missed(reason="71: fits by steps are asked for memorised targets, by their curvature")
-        ),
+        pytest.param("fit", 67, marks=missed(reason="71: fits by steps are asked for memorised targets by curvature")),
         ("estimator", 86),
         pytest.param("estimator", 80, marks=missed(reason="86: columns and units are files of their own")),
     ],

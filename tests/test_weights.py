@@ -33,9 +33,8 @@ def test_the_table_has_a_row_for_every_weight(posterior):
 
 @pytest.mark.slow
 def test_moments_without_a_formula_come_from_draws(posterior):
-    flow = quick(
-        bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2, guide="AutoIAFNormal"), problem()
-    )
+    model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0))
+    flow = quick(model, bnn.SVI(steps=2, guide="AutoIAFNormal"), problem())
     table = bnn.weight_table(flow)
     draws = flow.draw(1000)["2.weight"]
     found = table[table.site == "2.weight"]
@@ -136,17 +135,12 @@ def test_learning_in_two_parts_keeps_the_units_of_the_first():
     assert later.predict(grid, at_mean=True).aleatoric_std[0] == pytest.approx(0.5)
 
 
-def normalised():
-    """A network with statistics, and a layer without a prior."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
-    return net, bnn.BNN(net, prior={"3.*": bnn.priors.Normal(1.0), "*": None}, likelihood=bnn.likelihoods.Gaussian(0.3))
-
-
 def test_an_updated_prior_carries_over_what_has_none(tmp_path):
     x, y = problem()
     data = bnn.Data(3 * x + 1, 10 * y, standardize=True)
-    net, model = normalised()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    model = bnn.BNN(net, prior={"3.*": bnn.priors.Normal(1.0), "*": None}, likelihood=bnn.likelihoods.Gaussian(0.3))
     first = model.fit(data, **to_the_mode(steps=20))
     updated = bnn.update_prior(first)
     assert updated.site_names == ("3.weight", "3.bias")
