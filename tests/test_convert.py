@@ -32,8 +32,8 @@ def model(data, *, outputs=1, likelihood="gaussian", hidden=(4,), prior=UNIT):
     return bnn.BNN(bnn.MLP(data.x.shape[1], hidden, outputs, activation="tanh"), prior=prior, likelihood=likelihood)
 
 
-def fit(data, *, guide="mean_field", steps=60, seed=3, **parts):
-    given = {"steps": steps, "lr": 0.05, "seed": seed, "engine": "eager", "progress": False}
+def fit(data, *, guide="mean_field", steps=60, seed=3, kl="auto", **parts):
+    given = {"steps": steps, "lr": 0.05, "kl": kl, "seed": seed, "engine": "eager", "progress": False}
     return model(data, **parts).fit(data, guide=guide, **given)
 
 
