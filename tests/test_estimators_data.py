@@ -300,10 +300,7 @@ def test_settings_of_the_method_are_those_of_the_fit():
     ("name", "message"),
     [
         ("rank", "Invalid parameter 'rank' for estimator BNNRegressor"),
-        (
-            "guide__rnak",
-            r"Invalid parameter 'rnak' for Laplace\(.* Did you mean 'rank'\? Valid parameters",
-        ),
+        ("guide__rnak", r"Invalid parameter 'rnak' for Laplace\(.* Did you mean 'rank'\? Valid parameters"),
         ("method__guide__rnak", "Invalid parameter 'rnak' for Laplace"),
         ("method__lr__x", "Invalid parameter 'lr' for EvidenceFramework"),
         ("engine__x", "Invalid parameter|has no attribute"),

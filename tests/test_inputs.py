@@ -177,10 +177,7 @@ def without_targets():
 
 
 REFUSED = {
-    "no targets": (
-        without_targets,
-        "or mappings with labels or label or y or target, got 'a', 'b'",
-    ),
+    "no targets": (without_targets, "or mappings with labels or label or y or target, got 'a', 'b'"),
     "unequal lengths": (lambda: bnn.Data({"a": IDS, "b": NUMBERS[:5]}, Y), "one row for each example, got lengths"),
     "text": (lambda: bnn.Data({"a": np.array(["x"] * NUM)}, Y), r"`x\['a'\]` must be numeric"),
     "not finite": (lambda: bnn.Data({"a": NUMBERS / 0}, Y), r"`x\['a'\]` must be finite"),
