@@ -185,10 +185,13 @@ X = np.column_stack([SIZES, SIZES[::-1]])
     ("call", "message"),
     [
         (lambda: classifier().fit(X, ["a"] * 6), "needs labels of at least 2 classes, got one class, a"),
-        (lambda: classifier(likelihood="gaussian").fit(X, LABELS), "are classes, and Gaussian.* for numbers: .* BNNR"),
+        (
+            lambda: classifier(likelihood="gaussian").fit(X, LABELS),
+            "are classes, and Gaussian.* for numbers: .* or fit a regression",
+        ),
         (
             lambda: regressor(likelihood="categorical").fit(X, np.arange(6)),
-            "are numbers, and Categor.* for classes: .* BNNC",
+            "are numbers, and Categor.* for classes: .* or fit a classification",
         ),
         (lambda: classifier().partial_fit(X, LABELS), "classes must be passed on the first call to partial_fit"),
         (
