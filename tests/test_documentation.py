@@ -107,6 +107,7 @@ def untold(caught, path):
 
 
 @pytest.mark.slow
+@pytest.mark.measured
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
