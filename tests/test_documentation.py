@@ -22,8 +22,7 @@ import pytest
 import pyrobnn as bnn
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?P<title>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )

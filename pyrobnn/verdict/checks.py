@@ -103,8 +103,7 @@ def memorised(evidence: Evidence) -> Finding | None:
     old = evidence.train_prediction.log_prob(evidence.train_sample.y).double()
     old = old.clamp_min(float(constant.mean()) - FAR_BELOW)  # the constant has scores of the new rows alone
     lost = float(old.mean() - new.mean())
-    of_draws = evidence.train_prediction.draw_log_prob(evidence.train_sample.y)
-    is_point = torch.equal(of_draws, of_draws[:1].expand_as(of_draws))
+    is_point = len(evidence.train_prediction.draw_log_prob(evidence.train_sample.y).unique(dim=0)) == 1
     least = _LOST_NATS_BEHIND if is_point and rest.is_loss else _LOST_NATS
     if evidence.posterior.bnn.settings["likelihood"].integer_targets:
         least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()))
