@@ -499,7 +499,7 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     found = compare_runs([whole.path, longer.path])
     first, second = map(str, (whole.path, longer.path))
     assert (found.best, set(found.scores)) == (second, {first, second})
-    assert found.specs == {"fit.lr": {first: "0.01", second: "0.1"}, "fit.steps": {first: "3", second: "100"}}
+    assert found.specs == {"fit.lr": {first: "0.02", second: "0.1"}, "fit.steps": {first: "3", second: "100"}}
     test = longer.evidence.held_out
     predictions = [bnn.load(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
     gap = predictions[0].log_prob(test.y) - predictions[1].log_prob(test.y)
