@@ -160,7 +160,7 @@ def test_fits_by_other_optimisers_go_on_with_adam():
     model, data = correlated(0)
     found = continued(quick(model, bnn.IVON(steps=20), data), data)
     assert found.kind == "warning"
-    assert found.facts["rate"] == 0.01
+    assert found.facts["rate"] == 0.02
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_reparameterized_normal_is_a_normal_with_one_given_draw():
     torch.testing.assert_close(q.log_prob(loc), dist.Normal(loc, scale).log_prob(loc))
     with pytest.raises(NotImplementedError, match="ask for one"):
         q.rsample((3,))
-    with pytest.raises(NotImplementedError, match="cannot be expanded"):
+    with pytest.raises(NotImplementedError, match="has one draw"):
         q.expand([3, 2])
 
 

@@ -135,9 +135,10 @@ def test_the_potential_is_that_of_repeated_rows(captured):
         torch.testing.assert_close(ours, theirs)
 
 
+SHARED = bnn.guides.MeanField(noise="shared")  # so that copies of a row see the same draw
 METHODS = {
-    "mean_field": bnn.SVI(guide="mean_field", steps=20),
-    "quadrature": bnn.SVI(guide="mean_field", steps=20, kl="quadrature", num_particles=2),
+    "mean_field": bnn.SVI(guide=SHARED, steps=20),
+    "quadrature": bnn.SVI(guide=SHARED, steps=20, kl="quadrature", num_particles=2),
     "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=2),
     "swag": bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=6, every=2, rank=2, lr=1e-4),
     "nuts": bnn.NUTS(num_draws=4, warmup=4, num_chains=1, target_accept=0.99),

@@ -251,8 +251,8 @@ def test_a_fit_of_any_length_is_as_narrow_at_first_as_is_said():
         return seen[0]
 
     known = bnn.BNN(network().settings["net"], prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
-    assert scale(known) < 0.01
-    assert scale(known, steps=1000) < 0.01
+    assert scale(known, lr=0.001) < 0.01
+    assert scale(known, lr=0.001, steps=1000) < 0.01
     assert scale(guide=bnn.guides.MeanField(init_rho=-3.0)) > 0.02
 
 

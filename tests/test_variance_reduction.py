@@ -39,7 +39,7 @@ def recurrent():
 
 
 def time_first():
-    run = lambda net, x: net.each(functional.one_hot(x, 6).float()[..., :3].transpose(0, 1)).sum(0)  # noqa: E731
+    run = lambda net, x: net.each(functional.one_hot(x.long(), 6).float()[..., :3].transpose(0, 1)).sum(0)  # noqa: E731
     return Net(run, each=nn.Linear(3, 2))
 
 
