@@ -35,8 +35,8 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
     The loop, its optimiser, rates, batches and length are yours; the module goes where modules go: Lightning,
-    accelerate, DistributedDataParallel, autocast. What the method leaves open is chosen as in a fit of given `steps`,
-    so that the same seed, batches and optimiser lead to the same posterior.
+    accelerate, DistributedDataParallel, autocast. No scales are measured: a "tuned" prior is "he", "tuned" noise is
+    trained. All else that the method leaves open is chosen as in `fit`.
 
     Args:
         bnn: the model, which is copied, with its device and precision.
