@@ -122,10 +122,8 @@ def test_columns_that_two_marks_of_decimals_suit_are_named_and_take_the_one_told
     assert x[:, 0].tolist() == values * 8
     change = "1468; if its comma marks decimals" if "," in cells[-1] else "1.468; if its point marks thousands"
     such = "1,468" if "," in cells[-1] else "1.468"
-    assert (
-        list(found.notes)
-        == [f"column 'a': {such!r} is read as {change}, say that commas mark decimals, `decimal=\",\"`"] * is_open
-    )
+    told = f"column 'a': {such!r} is read as {change}, say that commas mark decimals, `decimal=\",\"`"
+    assert list(found.notes) == [told] * is_open
     (tmp_path / "new.csv").write_text(f"a,y\n{cells[-2]},0\n")
     assert encoder.transform(tmp_path / "new.csv").tolist() == [values[-2:-1]]
 
@@ -137,6 +135,8 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
     source = given(table)
     with pytest.raises(InputError, match="numbers, but text in rows .*'k.A.' and 'unknown': mend it, or let it count"):
         read(source, target="y")
+    with pytest.raises(InputError, match="Target column 'a' holds numbers, but text in .*: mend it, or drop those rows"):
+        read(source, target="a", missing="impute")
     found, encoder, x = learned(source, missing="impute")
     assert [note.partition(" in ")[0] for note in found.notes] == [
         "column 'a': 'k.A.' and 'unknown'", "column 'day': 'open'"

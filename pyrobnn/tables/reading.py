@@ -200,7 +200,7 @@ def _target(given: "pd.Series", reader: Reader) -> tuple[Target, list[str]]:
         raise Fault("has no value in any row: choose another target.")
     reader.refuse_gaps(given, "drop those rows")
     gaps = f"{counted(len(given) - len(present), 'row')} ({reader.rows(given.isna())}) without a target: left out"
-    column, schema, note = dataclasses.replace(reader, missing="raise").read(present.infer_objects())
+    column, schema, note = dataclasses.replace(reader, missing="raise", is_fit=False).read(present.infer_objects())
     notes = [*[gaps] * (len(present) < len(given)), *[note] * bool(note)]
     if isinstance(schema, Dates):
         raise Fault("holds dates: turn them into numbers, such as days since some date, or into classes.")
