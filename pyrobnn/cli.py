@@ -153,7 +153,8 @@ def fit(
     given = {"target": target, "task": task, "drop": drop, "groups": groups, "test_last": test_last}
     given |= {"categories": categories, "sep": sep, "decimal": decimal, "encoding": encoding}
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
-    tables = sections_of(source, {key: value for key, value in given.items() if value not in (None, [])}, changes or ())
+    given, rest = {key: value for key, value in given.items() if value not in (None, [])}, ["--overwrite"] * overwrite
+    tables = sections_of(source, given, changes or (), rest if out is None else ["--out", str(out), *rest])
     check_new_run(folder, overwrite=overwrite)
     tables, lines = leave_out(tables) if ending(source) else (tables, [])
     with waiting(_LOADING):
@@ -209,7 +210,7 @@ def predict(
         from pyrobnn.runs.predict import predict_table, rounded, write_table
         from pyrobnn.runs.run import read_diagnosis
 
-    if (diagnosis := read_diagnosis(run_dir)).mood == "bad":
+    if (diagnosis := read_diagnosis(run_dir)).mood != "good":
         _say(f"{run_dir}: {diagnosis.conclusion}", err=True)
     predictions = rounded(predict_table(run_dir, table, on_note=partial(_say, err=True)))
     if out is None:

@@ -92,6 +92,9 @@ def test_fit_writes_a_run_folder_and_predict_reads_it(here):
     predicted = invoke("predict", "runs/spec", "new.csv")
     assert predicted.stdout == (here / "p.csv").read_text()
     assert predicted.stderr.startswith("runs/spec: Do not trust it yet: ")
+    care = {"name": "few held-out data", "severity": "care", "facts": {"examples": "9 examples"}}
+    (here / "runs/spec/diagnosis.json").write_text(json.dumps({"findings": [care], "false_alarm_rate": 0.05}))
+    assert invoke("predict", "runs/spec", "new.csv").stderr.startswith("runs/spec: Use it with care: ")
     assert invoke("fit", "spec.toml").exit_code == 2
     assert invoke("fit", "spec.toml", "--overwrite").exit_code == 0
     assert "Folder: runs/spec-2," in invoke("fit", "runs/spec/spec.toml").output
@@ -180,6 +183,7 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
 
 
 TABLES = ("my.csv", "--target", "y")
+OTHER = ("--drop", "a", "--decimal", ",", "--set", "fit.steps=9", "--out", "r", "--overwrite")
 ERRORS = {
     "missing spec": (("fit", "none.toml"), "spec file none.toml cannot be read"),
     "no place": (("fit", "spec.toml", "--out", "spec.toml/run"), "cannot be made"),
@@ -191,7 +195,10 @@ ERRORS = {
         ("fit", "my.csv"),
         "is a table: name the column to predict with --target. Its columns: a, city, name",
     ),
-    "no target, a command": (("fit", "my.csv"), "To predict 'y':\n  pyrobnn fit my.csv --target y\n"),
+    "no target, a command": (
+        ("fit", "my.csv", *OTHER),
+        f"To predict 'y':\n  pyrobnn fit my.csv --target y {' '.join(OTHER)}\n",
+    ),
     "no file": (("fit", "mine.csv", "--target", "y"), "There is no file mine.csv"),
     "no column": (
         ("fit", "my.csv", "--target", "z"),

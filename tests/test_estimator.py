@@ -24,9 +24,7 @@ def in_sequences(net, x):
 NETS = {
     "mlp": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
     "sequences": lambda: Net(in_sequences, first=nn.Linear(2, 30), last=nn.Linear(30, 1)),
-    "twice": lambda: Net(
-        lambda net, x: net.last(net.inner(net.inner(x).tanh())), inner=nn.Linear(4, 4), last=nn.Linear(4, 1)
-    ),
+    "twice": lambda: Net(lambda n, x: n.last(n.inner(n.inner(x).tanh())), inner=nn.Linear(4, 4), last=nn.Linear(4, 1)),
     "two ways": lambda: Net(lambda net, x: (net.inner(x) @ net.inner.weight)[:, :1], inner=nn.Linear(4, 4, bias=False)),
     "convolution": lambda: Net(
         lambda net, x: net.kernel(x.repeat(1, 8)[:, None]).tanh().mean((1, 2))[:, None], kernel=nn.Conv1d(1, 2, 3)

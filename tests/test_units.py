@@ -122,9 +122,7 @@ def test_audits_and_findings_follow_the_targets():
 
 def test_draws_of_targets_in_a_datatree_keep_their_digits():
     unit, shift = UNITS["far"]
-    trees = [
-        bnn.to_datatree(fitted("gaussian", *units), data(*units), num_draws=20) for units in ((unit, shift), (1.0, 0.0))
-    ]
+    trees = [bnn.to_datatree(fitted("gaussian", *one), data(*one), num_draws=20) for one in ((unit, shift), (1.0, 0.0))]
     for name in ("y", "mu"):
         there, here = (tree["posterior_predictive"][name].values for tree in trees)
         np.testing.assert_allclose(there - shift, here, atol=rounding(unit, shift))

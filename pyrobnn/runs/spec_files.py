@@ -3,6 +3,7 @@
 import copy
 import csv
 import dataclasses
+import json
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from pyrobnn._core.errors import InputError, did_you_mean, listed
+from pyrobnn._core.remedies import options
 from pyrobnn._core.settings import fields_of, setting
 from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import teaches_nothing
@@ -122,10 +124,10 @@ def read_spec(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is no table ({', '.join(ENDINGS)}), and is not valid TOML: {error}.") from None
 
 
-def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str], rest: Sequence[str]) -> dict[str, Any]:
     """Return the sections of a spec file, or of a user's table, whose gaps are imputed, with changes.
 
-    `given` are settings of the section [data]. The sections, this one and the names of columns are checked.
+    `given` are settings of [data], `rest` other words of the command. Sections and names of columns are checked.
     """
     is_table = bool(ending(path))
     if "target" in given and not is_table:
@@ -137,10 +139,10 @@ def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str]) ->
         dialect = Reading(**{key: value for key, value in tables["data"].items() if key in fields_of(Reading)}).dialect
         check_names(path, [], dialect)
         names = column_names(path, dialect)
-        raise InputError(
-            f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}. To predict "
-            f"{names[-1]!r}:\n  pyrobnn fit {shlex.join([str(path), '--target', names[-1]])}"
-        )
+        told = (f"data.{key}={json.dumps(value) if isinstance(value, list) else value}" for key, value in given.items())
+        words = [shlex.join([str(path), "--target", names[-1]]), options(*told, *changes), shlex.join(rest)]
+        said = f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}."
+        raise InputError(f"{said} To predict {names[-1]!r}:\n  pyrobnn fit {' '.join(filter(None, words))}")
     data = data_of(tables)
     if data.path is not None:
         check_names(Path(data.path), data.no_features, data.dialect)
