@@ -1,5 +1,6 @@
 """The table of checks, the sentences of all findings, and the page that is made from them."""
 
+import dataclasses
 import re
 import string
 from pathlib import Path
@@ -64,6 +65,9 @@ def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
     for name in {name for template in templates().values() for name in template.tries}:
         found = first(evidence, (name,))
         assert found is None or found.said("python") != found.said("command") or not found.settings
+    grouped = dataclasses.replace(evidence, train=bnn.Data(data.x, data.y, groups=range(20)))
+    found = [first(one, (name,)) for one in (evidence, grouped) for name in ("median", "sampled_groups")]
+    assert [each and each.settings for each in found] == [None, None, None, ("fit.type=nuts",)]
     held_out = first(evidence, ("hold_out",))
     assert held_out.said("estimator") == "hold rows out, `train_test_split(X, y, test_size=0.25)`"
 

@@ -39,7 +39,7 @@ _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
 _FEWEST = 4
 """Effective draws of a variance, and draws beyond a quantile, below which their error is as large as they are."""
-MEDIAN = Remedy("take the median", python="`prediction.quantile(0.5)`")
+MEDIAN = Remedy("take the median in place of the mean", python="`prediction.quantile(0.5)`")
 """What to do where a few draws make up the mean."""
 _MOST_OUTCOMES = 1024
 
@@ -170,7 +170,7 @@ class Prediction:
         The effective number of draws (Kish 1965) is below S / 5 where means of positive targets deviate by twice their
         mean. Of real targets it is that of the variance, below 4.
         """
-        is_positive, fewest = self._is_positive, min(_FEWEST, self.num_draws / 5)
+        is_positive, fewest = self.is_positive, min(_FEWEST, self.num_draws / 5)
         is_limited = not all(
             torch.as_tensor(end, device="cpu").isinf().all() for end in support.ends(self._base.support)
         )
@@ -383,7 +383,7 @@ class Prediction:
         if not self.is_classification:
             names = ("mean", "std", "epistemic_std", "aleatoric_std")
             lower, upper = self.interval(0.95)
-            columns = {"median": self.quantile(0.5)} if self._is_positive else {}
+            columns = {"median": self.quantile(0.5)} if self.is_positive else {}
             columns |= {name: getattr(self, name) for name in names} | {"lower_95": lower, "upper_95": upper}
             return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()}, index=self.index)
         probs = self.class_probs.cpu().numpy()
@@ -535,7 +535,7 @@ class Prediction:
         return not self.is_classification and bool((lower >= 0).all())
 
     @property
-    def _is_positive(self) -> bool:
+    def is_positive(self) -> bool:
         """Whether targets are numbers from 0 up without an upper limit, such as counts and prices."""
         upper = torch.as_tensor(support.ends(self._base.support)[1], device=self._like.device)
         return self._is_nonnegative and bool(upper.isinf().all())
