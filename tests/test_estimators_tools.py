@@ -19,7 +19,7 @@ from torch import nn
 
 import pyrobnn as bnn
 import pyrobnn.report
-from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.remedies import Remedy, current_spelling
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.report.page import Rendered
 from pyrobnn.verdict.evidence import Evidence
@@ -176,10 +176,15 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
     assert "set_params(" in str(found)
     assert found.num_held_out >= 10
     seen = {}
-    monkeypatch.setattr(pyrobnn.report, "render", lambda *given: seen.update(enumerate(given)) or Rendered("<p>", {}))
+    monkeypatch.setattr(
+        pyrobnn.report,
+        "render",
+        lambda *given: seen.update(enumerate((*given, current_spelling.get()))) or Rendered("<p>", {}),
+    )
     assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
     assert (list(seen[0].class_names), set(seen[0].columns)) == (["no", "yes"], set(GAPS))
     assert seen[0].held_out is None
+    assert seen[5] == "estimator"
 
 
 @pytest.mark.slow

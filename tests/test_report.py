@@ -148,10 +148,12 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
 
 def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
-    rendered = report(posterior, train, test, class_names=("a", "b", "c"))
+    twice = train._with(weights=torch.full((len(train),), 2.0))  # copies of rows with gaps have weights, too
+    rendered = report(posterior, twice, test, class_names=("a", "b", "c"))
     assert list(rendered.figures) == ["surface.png", "epistemic.png", "reliability.png", "elbo.png"]
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
-    counts = zip("abc", *(part.class_counts(3) for part in (train, test)), strict=True)
+    counts = zip("abc", [2 * num for num in train.class_counts(3)], test.class_counts(3), strict=True)
+    assert "examples to train on36" in flat_text(rendered)
     assert "".join(f"class {name}{a} + {b}" for name, a, b in counts) in re.sub(" (?=class)", "", flat_text(rendered))
     assert "Scores on 6 held-out examples" in flat_text(rendered)
 
@@ -270,10 +272,9 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     assert Diagnosis((OPEN, limit), 0.05).next_step.words == "say 'yes' above 0.1"
     other = Finding("k-hat", "note", 2.0, 0.7, remedy=Remedy("widen"))
     assert words.next_step(Diagnosis((other,), 0.05), "python")[0].startswith("predict new")
-    assert words.next_step(GOOD, "command", "runs/a") == (
-        "predict new rows",
-        "pyrobnn predict runs/a NEW.csv --out predictions.csv",
-    )
+    predict = "pyrobnn predict runs/a NEW.csv --out predictions.csv"
+    assert words.next_step(GOOD, "command", "runs/a") == ("predict new rows", predict)
+    assert words.next_step(GOOD, "estimator") == ("predict new rows, `model.predict(X)`", "")
 
 
 def sections(rendered):

@@ -1,5 +1,6 @@
 """Runs: the folder, an interruption and the same call again, the fit to all rows, parts held out, and comparisons."""
 
+import dataclasses
 import json
 import shutil
 import tomllib
@@ -14,6 +15,8 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.training import loop
 from pyrobnn.metrics import score
+from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartRecord
+from pyrobnn.report import render
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.compared import Comparison, compare_runs
 from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED, place_of
@@ -81,6 +84,16 @@ def test_its_files_say_what_the_saved_posterior_says(whole):
     np.testing.assert_allclose(held_out["target"], whole.evidence.held_out.y, atol=1e-3)
     np.testing.assert_allclose(held_out["mean"], prediction.mean, atol=1e-3)
     assert read_diagnosis(whole.path) == whole.diagnosis
+
+
+def test_the_terminal_and_the_report_name_the_likelihood_that_the_evidence_chose(whole, monkeypatch):
+    posterior, none = whole.evidence.posterior, [LikelihoodRecord("Gamma", 0.0, 0.0)] * 2
+    found = EvidenceRecord([StartRecord(None, 0.0, 0.0)], 0, {}, likelihoods=none)
+    monkeypatch.setattr(posterior, "record", dataclasses.replace(posterior.record, evidence=found))
+    assert "\nLikelihood: Gamma, chosen by evidence.\nFolder: " in whole.summary
+    monkeypatch.setattr("pyrobnn.report.page._figures", lambda *_, **__: iter(()))
+    page = render(whole.evidence, whole.diagnosis, whole.scores).html
+    assert f"<th>likelihood, by evidence</th><td>{found}</td>" in page
 
 
 WAS = {"name": "constant", "severity": "warning", "value": 0.01, "error": 0.02, "facts": {"rows": "24 rows"}}

@@ -327,6 +327,7 @@ class AbstractBNN(BaseEstimator):
         """
         return _spelled(diagnosis_of(self._evidence(X, y, held_out)))
 
+    @_for_estimators()
     def report(
         self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Path:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyrobnn import plots
 from pyrobnn._core.lock import ignored_warnings
-from pyrobnn._core.remedies import Spelling
+from pyrobnn._core.remedies import Spelling, current_spelling
 from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import elbo_report
@@ -99,9 +99,10 @@ def render(
     columns = scores.by_column if isinstance(scores, Scores) else ()
     with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     parts = {"train on": train} | ({} if evidence.held_out is None else {"score": evidence.held_out})
-    spelling: Spelling = "python" if facts.spec is None else "command"
+    spelling: Spelling = "command" if facts.spec is not None else current_spelling.get()
     settings: Any = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
     settings = settings | {"method": posterior.record.method} if facts.spec is None else facts.spec
+    by_class = (data.y.reshape(-1).long().bincount(data.weights, len(names)) for data in parts.values() if names)
     html = _template().render(
         words=words,
         evidence=evidence,
@@ -115,7 +116,7 @@ def render(
         facts=facts,
         parts=parts,
         inputs=inputs or [f"arrays of shape {shape_of(train.x[0])}"],
-        counts=[*zip(*(data.class_counts(len(names)) for data in parts.values() if names), strict=True)],
+        counts=[*zip(*by_class, strict=True)],
         by_column=[(f"{train.target_name} {number}", column) for number, column in enumerate(columns, 1)],
         tables=[("Settings", words.flat(settings)), ("Manifest", words.flat(facts.manifest))],
     )

@@ -78,8 +78,9 @@ def _share(value: float) -> str:
 def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tuple[str, str]:
     """Return what to do next in words, and the command for it; empty where there is none."""
     step, run = diagnosis.next_step, folder or "RUN_DIR"
-    if spelling == "python":
-        return ("predict new rows, `posterior.predict(x)`" if step is None else step.said(spelling)), ""
+    if spelling != "command":
+        call = "model.predict(X)" if spelling == "estimator" else "posterior.predict(x)"
+        return (f"predict new rows, `{call}`" if step is None else step.said("python")), ""
     if step is None:
         return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv --out predictions.csv"
     if not step.settings:

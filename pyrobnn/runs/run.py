@@ -65,7 +65,9 @@ class RunResult:
         given = self.scores, self.baselines, self.evidence
         verdict = words.concluded(self.diagnosis, str(self.path), [*self.doubts, words.score_lines(*given)])
         folder = f"Folder: {self.path}, with report.html and held_out.csv"
-        return "\n".join(filter(None, [words.found(*given), verdict, folder]))
+        found = self.evidence.posterior.record.evidence
+        chosen = f"Likelihood: {found.likelihood.name}, chosen by evidence." if found and found.likelihoods else ""
+        return "\n".join(filter(None, [words.found(*given), verdict, chosen, folder]))
 
 
 def run(
