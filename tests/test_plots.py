@@ -369,6 +369,16 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
     assert len({axis.get_ylim() for axis in figure.axes}) == 1
 
 
+def test_effects_of_many_categories_name_their_column_and_show_the_most_frequent_apart_from_each_other():
+    patient = np.repeat(np.arange(30), [3] * 22 + [4] * 8)
+    data = bnn.Data(np.eye(30)[patient], patient / 30)
+    layout = [Input(f"p_{one}", "p", f"p: {one}", category=f"P{one:03d}") for one in range(30)]
+    posterior = bnn.BNN(bnn.MLP(30, [], 1)).fit(data, guide="map", steps=2, **FIT)
+    figure = plots.effects(posterior, data, groups={"p": [*range(30)]}, layout=layout, num_draws=2)
+    assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == [f"P{one:03d}" for one in range(22, 30)]
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xticklabels()[0].get_rotation()) == ("p, 8 of 30", 60)
+
+
 def test_effects_of_classes_are_probabilities_of_the_second(two):
     posterior, data = two
     figure = plots.effects(posterior, data, num_draws=20)
@@ -538,7 +548,8 @@ def test_predictive_check_of_counts_shows_the_distribution_function():
     assert (share[0], share[-1]) == (0, 1)
     assert (low <= stats.poisson.cdf(points, 2.0)).all()
     assert (high >= stats.poisson.cdf(points, 2.0)).all()
-    assert axis.get_ylabel() == "share of targets up to y"
+    assert high.max() <= 1
+    assert axis.get_ylabel() == "cumulative share"
 
 
 def test_predictive_check_of_classes_shows_binomial_intervals():

@@ -20,7 +20,7 @@ Layout = Literal["row", "column"]
 
 PANEL = (4.8, 3.3)  # width and height of a panel in inches
 SQUARE = (4.0, 3.9)  # of one whose axes share a scale
-TALL = (4.0, 4.7)  # with room for two lines of a legend below
+TALL = (4.0, 4.85)  # with room for three lines of a legend below
 _POWERS_OF_TEN = (-4, 5)  # between which ticks are written out
 _TICKS = {"nbins": 6, "steps": [1, 2, 5, 10]}  # few, and round: 2010 and 2020 fit below a panel, 2012.5 does not
 _PANEL_GAP = 0.08  # inches of room above and below each of several panels
@@ -130,7 +130,8 @@ def tidy(axis: Axes) -> None:
 def named_ticks(axis: Axes, places: Any, names: Sequence[str], most_letters: int) -> None:
     """Name places of the horizontal axis; at an angle if that takes more letters than fit beside each other."""
     is_long = sum(map(len, names)) > most_letters
-    options: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+    angle = 30 if len(names) < 6 else 60  # more would overlap
+    options: Any = {"rotation": angle, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axis.set_xticks(places, names, **options)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _CURVE_POINTS = 15
-_MOST_DOTS = 10
+_MOST_DOTS, _MOST_CATEGORIES = 10, 8
 _LETTERS_UNDER_A_PANEL, _TOO_MANY_TICKS = 18, 4
 _MOST_EXAMPLES = 100
 _MOST_COLUMNS = 6
@@ -56,7 +56,7 @@ def effects(
     The column is set to a value in all examples, their other columns stay, and the predictions are averaged (partial
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur. Of several targets,
     the first; of classes, the probability of class 1 of two, else of the most frequent one. At most 100 examples that
-    lack no number, and 6 columns.
+    lack no number, 6 columns, and the 8 most frequent categories of each.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
@@ -99,11 +99,7 @@ def effects(
     return figure
 
 
-def _figure(
-    columns: Mapping[str, list[int]],
-    curves: "Sequence[_Curve]",
-    layout: Sequence[Input],
-) -> Figure:
+def _figure(columns: Mapping[str, list[int]], curves: "Sequence[_Curve]", layout: Sequence[Input]) -> Figure:
     """Return a figure with a panel for each column; all have the same limits."""
     figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
     low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
@@ -111,8 +107,9 @@ def _figure(
     for number, (axis, (name, places), curve) in enumerate(zip(axes, columns.items(), curves, strict=True)):
         start = layout[places[0]].start
         _draw(axis, curve, first_day=start)
-        is_part = len(curve.levels.places) > _MOST_DOTS and start is None
-        axis.set_xlabel(plain(layout[places[0]].name if is_part else name))
+        is_part, num = len(curve.levels.places) > _MOST_DOTS and start is None, len(curve.levels.names)
+        of_all = f", {num} of {len(places)}" if _MOST_CATEGORIES == num < len(places) else ""
+        axis.set_xlabel(plain(layout[places[0]].name if is_part else name) + of_all)
         axis.locator_params(axis="y", nbins=4)
         axis.set_ylim(low - margin, high + margin)
         axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
@@ -143,7 +140,9 @@ def _levels(columns: Tensor, made: Sequence[Input]) -> _Levels:
     is_gap = columns[:, marks].any(1)
     is_category = len(made) > 1 and not marks.any() and ((columns == 0) | (columns == 1)).all()
     if is_category and (columns.sum(1) <= 1).all():
-        distinct = columns.unique(dim=0).flip(0)  # in the order of their positions
+        distinct, counts = columns.unique(dim=0, return_counts=True)
+        frequent = counts.argsort(descending=True, stable=True)[:_MOST_CATEGORIES]
+        distinct = distinct[frequent.sort().values].flip(0)  # in the order of their positions
         words = [plain(one.name if one.category is None else one.category) for one in made]
         names = [next((word for word, on in zip(words, row, strict=True) if on), "none") for row in distinct]
         return _Levels(np.arange(len(distinct)), [*distinct[:, None]], names)
@@ -211,7 +210,7 @@ def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
     if first_day is not None:
         places = np.datetime64(first_day) + (86_400 * places).astype("timedelta64[s]")
     is_curve = num > _MOST_DOTS
-    if is_curve and not levels.names:
+    if is_curve:
         band(axis, places, low[:num], high[:num], color=LIGHT_BLUE, alpha=0.6, label="epistemic, ±2 sd")
         axis.plot(places, mean[:num], color=BLUE, linewidth=1.6, label="mean")
     else:
@@ -272,10 +271,8 @@ def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
         ['size', 'noise']
     """
     if not {"importance", "stderr"} <= set(table.columns) or not len(table):
-        raise InputError(
-            f"`importance` draws what `permutation_importance` returns, got a table of {len(table)} rows with the "
-            f"columns {list(table.columns)}."
-        )
+        given = f"a table of {len(table)} rows with the columns {list(table.columns)}"
+        raise InputError(f"`importance` draws what `permutation_importance` returns, got {given}.")
     shown = table.iloc[:_MOST_BARS]
     figure, axis = one_panel(ax, (PANEL[0], _FRAME_INCHES + _ROW_INCHES * len(shown)))
     rows, loss, error = np.arange(len(shown)), shown["importance"].to_numpy(), shown["stderr"].to_numpy()

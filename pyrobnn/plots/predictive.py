@@ -63,13 +63,12 @@ def predictive_check(
     of_sets = _densities if prediction.is_continuous else _distributions
     y_values, curves = of_sets(np.concatenate([observed[None], simulated[:_MOST_SETS]]))
     step: Any = None if prediction.is_continuous else "post"
-    low, high = _envelope(curves[1:])
+    low, high = _envelope(curves[1:], np.inf if step is None else 1.0)
     band(axis, y_values, low, high, color=LIGHT_BLUE, alpha=0.45, step=step, label="95 % of simulated sets")
     style = "default" if step is None else f"steps-{step}"
     axis.plot(y_values, curves[0], color=INK, linewidth=1.8, drawstyle=style, label="observed")
     title(axis, "Observed and simulated data")
-    name = plain(target)
-    axis.set(xlabel=name, ylabel="density" if step is None else f"share of targets up to {name}")
+    axis.set(xlabel=plain(target), ylabel="density" if step is None else "cumulative share")
     axis.set(xlim=(y_values[0], y_values[-1]), ylim=(0, None))
     if step is None:
         axis.set_yticks([])  # a density has the inverse unit of the target
@@ -77,13 +76,13 @@ def predictive_check(
     return figure
 
 
-def _envelope(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of a band that holds 95 % of curves (S, G) as wholes, wide where they differ most."""
+def _envelope(curves: np.ndarray, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of a band that holds 95 % of curves (S, G) up to `most` as wholes, wide where they differ."""
     mean, spread = curves.mean(0), curves.std(0)
     unit = spread + _LEAST_SHARE_OF_SPREAD * spread.max()
     farthest = (np.abs(curves - mean) / np.where(unit > 0, unit, 1.0)).max(1)
     reach = np.quantile(farthest, _SHOWN_SHARE) * unit
-    return np.maximum(mean - reach, 0.0), mean + reach
+    return np.maximum(mean - reach, 0.0), np.minimum(mean + reach, most)
 
 
 def _densities(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -121,9 +120,8 @@ def _distributions(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (np.inf, -np.inf)
     values = np.unique(np.concatenate([sets[0], finite[(low <= finite) & (finite <= high)]]))
     if len(values) > _CURVE_POINTS:
-        values = np.unique(
-            np.concatenate([np.quantile(values, np.linspace(0, 1, _CURVE_POINTS)), sets[0][:_CURVE_POINTS]])
-        )
+        even = np.quantile(values, np.linspace(0, 1, _CURVE_POINTS))
+        values = np.unique(np.concatenate([even, sets[0][:_CURVE_POINTS]]))
     margin = 0.03 * (values[-1] - values[0]) or 0.5
     points = np.concatenate([[values[0] - margin], values, [values[-1] + margin]])
     shares = np.stack([np.searchsorted(np.sort(each), points, side="right") for each in sets]) / sets.shape[1]
