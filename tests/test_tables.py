@@ -135,7 +135,7 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
     source = given(table)
     with pytest.raises(InputError, match="numbers, but text in rows .*'k.A.' and 'unknown': mend it, or let it count"):
         read(source, target="y")
-    with pytest.raises(InputError, match="Target column 'a' holds numbers, but text in .*: mend it, or drop those rows"):
+    with pytest.raises(InputError, match="Target column 'a' holds numbers, but text in .*: mend it, or drop those"):
         read(source, target="a", missing="impute")
     found, encoder, x = learned(source, missing="impute")
     assert [note.partition(" in ")[0] for note in found.notes] == [

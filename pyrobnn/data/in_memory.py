@@ -294,10 +294,9 @@ def leaks(data: Data, columns: Mapping[str, Sequence[int]] | None = None) -> dic
 def _fix_class(x: Tensor, y: Tensor, num: int) -> bool:
     """Return whether equal rows of x (N, D) have the same class y (N,), unlike in a thousand random orders of `num`."""
     levels, sizes = x.unique(dim=0, return_inverse=True)[1], y.unique(return_counts=True)[1].double() * num / len(y)
-    if len(torch.stack([levels, y], 1).unique(dim=0)) > (num_levels := 1 + int(levels.max())):
-        return False
-    by_chance = (sizes + 1).lgamma().sum() - math.lgamma(num + 1) + num_levels * math.log(len(sizes))
-    return float(by_chance) < math.log(_RARELY_DIFFERENT)
+    num_levels, num_pairs = 1 + int(levels.max()), len(torch.stack([levels, y], 1).unique(dim=0))
+    by_chance = float((sizes + 1).lgamma().sum()) - math.lgamma(num + 1) + num_levels * math.log(len(sizes))
+    return num_pairs == num_levels and by_chance < math.log(_RARELY_DIFFERENT)
 
 
 def _are_copies(x: Tensor, y: Tensor) -> Tensor:
