@@ -90,7 +90,7 @@ def test_the_terminal_and_the_report_name_the_likelihood_that_the_evidence_chose
     posterior, none = whole.evidence.posterior, [LikelihoodRecord("Gamma", 0.0, 0.0)] * 2
     found = EvidenceRecord([StartRecord(None, 0.0, 0.0)], 0, {}, likelihoods=none)
     monkeypatch.setattr(posterior, "record", dataclasses.replace(posterior.record, evidence=found))
-    assert "\nLikelihood: Gamma, chosen by evidence.\nFolder: " in whole.summary
+    assert "\nLikelihood: Gamma, chosen by evidence.\nNext: " in whole.summary
     monkeypatch.setattr("pyrobnn.report.page._figures", lambda *_, **__: iter(()))
     page = render(whole.evidence, whole.diagnosis, whole.scores).html
     assert f"<th>likelihood, by evidence</th><td>{found}</td>" in page

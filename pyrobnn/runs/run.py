@@ -63,11 +63,11 @@ class RunResult:
     def summary(self) -> str:
         """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
         given = self.scores, self.baselines, self.evidence
-        verdict = words.concluded(self.diagnosis, str(self.path), [*self.doubts, words.score_lines(*given)])
-        folder = f"Folder: {self.path}, with report.html and held_out.csv"
         found = self.evidence.posterior.record.evidence
-        chosen = f"Likelihood: {found.likelihood.name}, chosen by evidence." if found and found.likelihoods else ""
-        return "\n".join(filter(None, [words.found(*given), verdict, chosen, folder]))
+        chosen = [f"Likelihood: {found.likelihood.name}, chosen by evidence."] if found and found.likelihoods else []
+        verdict = words.concluded(self.diagnosis, str(self.path), [*self.doubts, words.score_lines(*given), *chosen])
+        folder = f"Folder: {self.path}, with report.html and held_out.csv"
+        return "\n".join(filter(None, [words.found(*given), verdict, folder]))
 
 
 def run(
