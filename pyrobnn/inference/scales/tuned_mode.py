@@ -387,6 +387,11 @@ class TunedMode:
         _, _, model, _, _ = self._solved()
         return self.prior.by_site((self.prior.precision + model.precision).rsqrt())
 
+    def spent(self) -> float:
+        """Return the number of targets that the weights would spend if they were independent, at least `determined`."""
+        information = self._solved()[2].precision
+        return float((information / (information + self.prior.precision)).sum())
+
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return a declared model with the tuned prior and noise, and all that was learned beside the weights."""
         return self.prior.model(declared, self.noise.settings(source.y_scaler), source.target_scale, self.bnn)
