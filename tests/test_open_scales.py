@@ -251,6 +251,20 @@ def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
         bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
 
 
+def test_a_guide_with_a_spread_trains_the_noise_where_rows_outnumber_what_independent_weights_spend():
+    """Of 60 rows and 3 weights; 20 rows of a network keep the noise of a point, a fifth wider."""
+
+    def noise(guide, rows, net):
+        method = bnn.SVI(guide=guide, max_steps=1)
+        fitted = bnn.fit(bnn.BNN(net), (X[:rows], Y[:rows]), method, seed=0, progress=False)
+        return fitted.bnn.settings["likelihood"].scale
+
+    assert noise("mean_field", ROWS, linear()) == "tuned"
+    assert noise("map", ROWS, linear()) == pytest.approx(most_probable()[1], rel=2e-3)
+    point, spread = (noise(guide, 20, bnn.MLP(COLUMNS, [30], 1)) for guide in ("map", "mean_field"))
+    assert spread == pytest.approx(1.2 * point)
+
+
 @pytest.mark.one_in(0, 4)
 @pytest.mark.parametrize("guide", ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map"])
 def test_no_guide_by_its_name_collapses_on_the_cubic(guide):

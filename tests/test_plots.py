@@ -296,6 +296,9 @@ def three():
 
 
 PICTURES = {
+    "compare_methods": lambda line, two, three: plots.compare_methods(
+        bnn.compare_methods(line[0].bnn, line[1], {"map": bnn.SVI(guide="map", steps=3)}, held_out=line[1], seeds=[0])
+    ),
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
     "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
     "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
