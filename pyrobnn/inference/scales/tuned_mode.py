@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.lbfgs import descend_in_place, polish_in_place, slope_of
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, Solution, information, linear_model, log_scores
@@ -384,13 +385,18 @@ class TunedMode:
 
     def deviations(self) -> dict[str, Tensor]:
         """Return the deviation of each weight under the posterior given all others, by site."""
-        _, _, model, _, _ = self._solved()
-        return self.prior.by_site((self.prior.precision + model.precision).rsqrt())
+        return self.prior.by_site((self.prior.precision + self._information()).rsqrt())
 
     def spent(self) -> float:
         """Return the number of targets that the weights would spend if they were independent, at least `determined`."""
-        information = self._solved()[2].precision
+        information = self._information()
         return float((information / (information + self.prior.precision)).sum())
+
+    def _information(self) -> Tensor:
+        with (
+            fast_pyro()
+        ):  # or another model's numbers, in Pyro's store under their names, would take the place of these
+            return self._solved()[2].precision
 
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return a declared model with the tuned prior and noise, and all that was learned beside the weights."""
