@@ -235,6 +235,7 @@ bnn.fit(bnn.BNN(bnn.MLP(1, [6], 1)), (x, x[:, 0]), method, seed=0, engine="eager
 
 
 @pytest.mark.slow
+@pytest.mark.measured
 def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
     file = tmp_path / loop.FILE
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.DEVNULL)

@@ -81,7 +81,7 @@ def noisy(net, x):
     return net.layer(x + 0.1 * torch.randn_like(x) if net.training else x)
 
 
-STEPS = [{"steps": 60}, {"epochs": 60}, {"lr": 0.02}, {"optimizer": "adamw"}, {"batch_size": 16}, {"kl_warmup": 10}]
+STEPS = [{"steps": 60}, {"epochs": 60}, {"lr": 0.03}, {"optimizer": "adamw"}, {"batch_size": 16}, {"kl_warmup": 10}]
 
 
 @pytest.mark.slow

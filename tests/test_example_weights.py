@@ -236,7 +236,7 @@ SEARCHED = {
     "labels": (bnn.EvidenceFramework(starts=2, rounds=4, iterations=50), "bernoulli"),
     "counts": (bnn.EvidenceFramework(starts=2, rounds=3, iterations=30, per="site"), "poisson"),
     "noise": (bnn.EvidenceFramework(starts=1, rounds=2, iterations=30), bnn.likelihoods.Gaussian("heteroscedastic")),
-    "guide": (bnn.SVI(guide="mean_field", max_steps=20), "gaussian"),
+    "guide": (bnn.SVI(guide=SHARED, max_steps=20), "gaussian"),
     "default": (None, "gaussian"),
     "measured": (bnn.SVI(guide=bnn.guides.Laplace(structure="full"), max_steps=50), "gaussian"),
 }

@@ -256,7 +256,7 @@ def test_chains_do_not_depend_on_their_number():
 @pytest.mark.slow
 def test_statistics_of_transitions(posterior):
     numbers = posterior.guide.sample_stats()
-    assert list(numbers) == ["diverging", "acceptance_rate", "step_size", "n_steps"]
+    assert list(numbers) == ["diverging", "acceptance_rate", "step_size", "n_steps", "energy", "tree_depth"]
     assert all(values.shape == (3, 60) for values in numbers.values())
     assert 0.6 < float(numbers["acceptance_rate"].mean()) < 0.97  # the aim is 0.8
     assert torch.equal(numbers["n_steps"], numbers["n_steps"].round())

@@ -108,6 +108,7 @@ def test_a_diagnosis_of_an_earlier_version_is_refused_in_words(change, whole, tm
 
 
 @pytest.mark.slow
+@pytest.mark.measured
 def test_the_resolved_spec_gives_the_same_run(whole, tmp_path, no_report):
     again = run(RunSpec.from_toml(whole.path / "spec.toml"), tmp_path / "again", progress=False)
     assert outcome(again.path) == outcome(whole.path)

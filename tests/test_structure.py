@@ -174,7 +174,7 @@ LEFT_OUT = {
         HEAVY,
     ),
     "a fit": (
-        FIT + "bnn.fit(bnn.BNN(bnn.MLP(1, [2], 1)), (x, x[:, 0]), bnn.SVI(steps=200), progress=False)",
+        FIT + "bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit((x, x[:, 0]), steps=200, progress=False)",
         COMPILERS,
     ),
     "a regressor": (

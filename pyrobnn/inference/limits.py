@@ -25,7 +25,7 @@ MEASURING_SECONDS = 10.0  # predicted, at most
 SMALLEST_PRIOR_SCALE = 0.05  # under which chains draw weights that the data do not need
 LITTLE_GAIN = 0.05  # nats a row below a linear model: a mode that is further behind has learned nothing
 MOST_DETERMINED = 0.8  # weights that the data determine, a share of the targets: beyond, few are left to tell the noise
-MOST_NOISE_OF_A_GUIDE = 1.2  # in measured deviations, where a guide with a spread does not train it
+MOST_NOISE_OF_A_GUIDE = 1.2  # in measured deviations: with 2 radial guides of a cubic are too wide
 PRIOR_COUNTS = 5.0  # towards a prior scale of 1 without noise: the evidence of few labels or counts prefers wider
 # Weights that the prior of a precision counts; the data alone would leave inputs out and follow the noise in others
 FEW_ROW_COUNTS = 4.0  # for few real targets

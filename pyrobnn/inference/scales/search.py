@@ -274,9 +274,9 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     """Return the model with measured prior scales and noise in place of "tuned".
 
     As in `EvidenceFramework`, the scales of largest evidence are sought from several starts, on up to 500 examples. The
-    noise is kept too if these were all examples, or no more than the weights; else the guide trains it from there. So
-    does a guide with a spread, unless independent weights could spend all targets: trained noise then ends at that of
-    a constant, and the noise of the evidence is widened by what they spend beyond the determined weights. A
+    noise is kept too if these were all examples, or no more than the weights; else the guide trains it from there. For
+    a guide with a spread it is wider, by what independent weights spend beyond the determined ones, at most a fifth:
+    trained by the guide, it may end at that of a constant. A
     linear model tells the noise of a table where the search would cost too much, or finds less than that model; and it
     widens noise that too few targets tell. With `starts_there` the network starts at the best mode.
     """
@@ -313,12 +313,12 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
             least = 0.0 if guides else limits.SMALLEST_PRIOR_SCALE
             scales = {name: first_scales(precisions[name].rsqrt().clamp_min(least)) for name in sites}
             parts["prior"] = given | {n: dataclasses.replace(given[n], scale=scale) for n, scale in scales.items()}
-        spent, counts = mode.spent() if spreads else judged.determined, float(mode.rows.counts.sum())
-        keeps_noise = keeps_noise and (not spreads or spent > counts)
+        counts = float(mode.rows.counts.sum())
         if numbers and keeps_noise:
             found = mode.noise.settings(source.y_scaler)
             if spreads and "scale" in found:
-                wider = min(math.sqrt(1 + (spent - judged.determined) / counts), limits.MOST_NOISE_OF_A_GUIDE)
+                wider = math.sqrt(1 + (mode.spent() - judged.determined) / counts)
+                wider = min(wider, limits.MOST_NOISE_OF_A_GUIDE)
                 found["scale"] = (wider * np.array(found["scale"])).tolist()
             if linear is not None and judged.determined > limits.MOST_DETERMINED * counts:
                 found["scale"] = np.maximum(found["scale"], linear[0]).tolist()
