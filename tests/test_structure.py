@@ -174,7 +174,8 @@ LEFT_OUT = {
         HEAVY,
     ),
     "a fit": (
-        FIT + "bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit((x, x[:, 0]), steps=200, progress=False)",
+        FIT + "known = {'prior': bnn.priors.Normal(1.0), 'likelihood': bnn.likelihoods.Gaussian(0.1)}; "
+        "bnn.BNN(bnn.MLP(1, [2], 1), **known).fit(x, x[:, 0], steps=200, progress=False)",
         COMPILERS,
     ),
     "a regressor": (

@@ -1,5 +1,6 @@
 """Columns of users' tables as numbers, dates or categories, with the rows that cannot be read."""
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -81,11 +82,11 @@ class Reader:
 
         name = str(column.name)
         named = json.dumps([name], ensure_ascii=False)
-        without = advised("leave it out", f"data.drop={named}")
+        without = functools.partial(advised, "leave it out", f"data.drop={named}")
         if self.is_file and name.startswith(NAMELESS):
-            raise Fault(f"has no name in the file: name it, or {without}.")
+            raise Fault(f"has no name in the file: name it, or {without()}.")
         if self.is_fit and column.isna().all():
-            raise Fault(f"has no value in any row (NaN): {without}.")
+            raise Fault(f"has no value in any row (NaN): {without()}.")
         column, schema, note = self.read(column, before)
         column, present = column.reset_index(drop=True), column.dropna()
         zones = {one.has_zone for one in (before, schema) if isinstance(one, Dates)}
@@ -97,7 +98,7 @@ class Reader:
                 such = f"holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}"
                 numbers = "make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates"
                 told = advised("say that they are categories", f"data.categories={named}")
-                raise Fault(f"{such}, which are no categories: {numbers}, {without}, or {told}.")
+                raise Fault(f"{such}, which are no categories: {numbers}, {without()}, or {told}.")
             return Read(column, schema, note)
         if isinstance(schema, Numbers):
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
