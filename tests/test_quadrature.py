@@ -242,10 +242,13 @@ def test_objective_is_that_of_pyro(prior, dtype, bound):
     torch.testing.assert_close(flat, gradient, rtol=bound, atol=bound * float(gradient.abs().max()))
 
 
+ALL_ON = {"num_particles": 2, "batch_size": 5, "temperature": 0.5, "kl_warmup": 5}
+
+
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("prior", ["mixture", "learned mixture", "student"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"num_particles": 2, "batch_size": 5, "temperature": 0.5, "kl_warmup": 5}], ids=["plain", "all on"]
+    "settings", [{}, ALL_ON | {"guide": bnn.guides.MeanField(noise="shared")}], ids=["plain", "all on"]
 )
 def test_captured_steps_are_the_eager_ones_alone_and_side_by_side(prior, settings):
     require_capturable(model(prior, torch.float32), bnn.Data(*data(torch.float32)), kl="quadrature", **settings)
