@@ -100,7 +100,7 @@ def regression():
 
 @pytest.fixture(scope="module")
 def mixture():
-    model = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0), likelihood="gaussian")
+    model = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian("learned"))
     method = bnn.SVI(steps=60, lr=0.05)
     data = bnn.Data(*regression(), standardize=True)
     return bnn.fit(model, data, bnn.Ensemble(method, members=3), seed=0, progress=False)
