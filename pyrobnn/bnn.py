@@ -42,14 +42,15 @@ _AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 @dataclasses.dataclass(frozen=True)
 class StartState:
-    """Tensors by name: states that network and likelihood start at, and deviations of the weights for guides.
+    """Tensors by name: states that network and likelihood start at, deviations of the weights, and kept latents.
 
-    None leaves them as they are built.
+    Guides start with the deviations, and keep the latents. None leaves them as they are built.
     """
 
     net: Mapping[str, Tensor] | None = None
     likelihood: Mapping[str, Tensor] | None = None
     scales: Mapping[str, Tensor] | None = None
+    kept: Mapping[str, Tensor] | None = None
 
 
 class BNN(PyroModule):
@@ -150,14 +151,20 @@ class BNN(PyroModule):
     @property
     def initial_values(self) -> dict[str, Tensor]:
         """Starting values by site name: the network's weights, and the prior's values for the sites it adds."""
-        return self._weights | (starts(self.prior, self._weights) if self.site_names else {})
+        added = starts(self.prior, self._weights) if self.site_names else {}
+        return self._weights | added | {name: value.to(self.like) for name, value in self.kept_sites.items()}
+
+    @property
+    def kept_sites(self) -> dict[str, Tensor]:
+        """Values of latents, by site name, that a fit has measured and guides keep."""
+        return dict(self.start.kept or {})
 
     @property
     def has_open_numbers(self) -> bool:
         """Whether a number of a prior or the likelihood is "tuned", for a fit to measure."""
         given = by_site(self.settings["prior"], self.site_names).values()
         return bool(open_numbers(self.settings["likelihood"], ("tuned",))) or any(
-            as_prior(prior).has_open_scale for prior in given
+            as_prior(prior).has_open_scale or as_prior(prior).infers_scale for prior in given
         )
 
     @property

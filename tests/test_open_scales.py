@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyro
 import pyro.distributions as dist
 import pytest
 import torch
@@ -54,6 +55,32 @@ def test_scales_of_a_linear_model_are_those_of_largest_evidence():
     scales, noise = most_probable()
     np.testing.assert_allclose(prior.scale, scales, rtol=5e-3)
     np.testing.assert_allclose(found["likelihood"].scale, noise, rtol=2e-3)
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize(("kind", "law"), [("half_cauchy", stats.halfcauchy), ("log_normal", stats.lognorm(0.5))])
+def test_scales_that_are_inferred_are_kept_where_they_are_most_probable_for_the_scales_measured(kind, law):
+    scales = np.array(dict(closed().bnn.settings["prior"].choices)["weight"].scale)
+    expected = optimize.minimize_scalar(
+        lambda log: COLUMNS * log + (scales**2).sum() / (2 * np.exp(2 * log)) - law.logpdf(np.exp(log)) - log
+    ).x  # fmt: skip
+    prior = bnn.priors.Hierarchical(kind)
+    found = closed(prior=prior).bnn
+    np.testing.assert_allclose(float(found.kept_sites["prior.weight.scale"].log()), expected, atol=1e-4)
+    posterior = bnn.BNN(linear(), prior=prior).fit(X, Y, steps=50, lr=0.1, seed=0, progress=False)
+    np.testing.assert_allclose(float(posterior.guide.moments()["prior.weight.scale"][0]), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("prior", "field"), [("scale_mixture", "sigma1"), ("spike_and_slab", "slab_scale")])
+def test_the_wider_scale_of_a_mixture_is_measured(prior, field):
+    model = closed(prior=prior).bnn
+    scales = dict(closed().bnn.settings["prior"].choices)["weight"].scale
+    (setting,) = dict(model.settings["prior"].choices).values()
+    np.testing.assert_allclose(getattr(setting, field), scales, rtol=1e-8)
+    with pyro.poutine.block():
+        law = model.prior("weight", model.initial_values["weight"]).base_dist
+    np.testing.assert_allclose(law.sigma1.tolist(), scales, rtol=1e-8)
+    torch.testing.assert_close(law.sigma2, law.sigma1 / 10)
 
 
 def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():

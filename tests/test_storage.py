@@ -19,7 +19,7 @@ from pyrobnn.storage import load
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])
 Y = 100 + 5 * X[:, 0].sin()
 LABELS = (X[:, 0] > 0).long()
-MIXTURE = bnn.priors.ScaleMixture(learnable=True)
+MIXTURE = bnn.priors.ScaleMixture(sigma1=1.0, sigma2=0.1, learnable=True)
 
 
 def fitted(net=None, *, guide="mean_field", y=Y, standardize=True, seed=3, **parts):

@@ -65,8 +65,8 @@ class FullRankGuide(CorrelatedGuide):
     def draw(self) -> list[RealPart]:
         """Return a draw; given the entries before it, an entry is normal with standard deviation softplus(rho)."""
         scale, noise = softplus(self.rho), torch.randn_like(self.loc)
-        drawn = self.loc + scale * (noise + self.factor.tril(-1) @ noise)
-        parts = zip(*map(self._split, (drawn, noise, scale.log(), self.loc, self.spread())), strict=True)
+        drawn = self.centre + scale * (noise + self.factor.tril(-1) @ noise)
+        parts = zip(*map(self._split, (drawn, noise, scale.log(), self.centre, self.spread())), strict=True)
         return [
             normal_part(value, eps, log_scale.sum(), loc=loc, scale=spread)
             for value, eps, log_scale, loc, spread in parts
@@ -138,8 +138,8 @@ class LowRankGuide(CorrelatedGuide):
         squares, log_dets = self._first_sites(standard)
         shares = _increments(-0.5 * (squares + log_dets)) - log_scales
         entropies = _increments(0.5 * log_dets) + log_scales
-        values = self._values(self.loc + scale * standard, self.loc + scale * common, scale)
-        moments = map(self._split, (self.loc, self.spread()))
+        values = self._values(self.centre + scale * standard, self.centre + scale * common, scale)
+        moments = map(self._split, (self.centre, self.spread()))
         parts = zip(values, *moments, shares, entropies, strict=True)
         return [
             RealPart(

@@ -69,7 +69,7 @@ class FlowGuide(FlatGuide):
             x, log_density = x * log_scale.exp() + shift, log_density - log_scale
         return {
             name: pyro.sample(name, JointPart(value, share.sum()).through(transform))
-            for name, transform, value, share in self._segments(self.loc + scale * x, log_density)
+            for name, transform, value, share in self._segments(self.centre + scale * x, log_density)
         }
 
 

@@ -103,6 +103,7 @@ class FlatGuide(BuiltGuide, PyroModule):
     """
 
     vmappable = True
+    _moves: Tensor | None
 
     def __init__(self, sites: list[Site], start: list[Tensor] | None = None) -> None:
         super().__init__()
@@ -110,6 +111,14 @@ class FlatGuide(BuiltGuide, PyroModule):
         self._sites = [(site.name, value.shape, site.transform) for site, value in zip(sites, values, strict=True)]
         self._sizes = [value.numel() for value in values]
         self.loc = nn.Parameter(torch.cat([value.reshape(-1) for value in start or values]))
+        pairs = zip(sites, values, strict=True)
+        moves = torch.cat([torch.full_like(value, not site.is_kept).reshape(-1) for site, value in pairs])
+        self.register_buffer("_moves", moves if any(site.is_kept for site in sites) else None, persistent=False)
+
+    @property
+    def centre(self) -> Tensor:
+        """`loc`, with a gradient for the entries that are not kept."""
+        return self.loc if self._moves is None else self.loc.detach().lerp(self.loc, self._moves)
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         return ((name, transform) for name, _, transform in self._sites)

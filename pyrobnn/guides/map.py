@@ -102,7 +102,8 @@ class MapGuide(BuiltGuide, PyroModule):
     def __init__(self, sites: list[Site]) -> None:
         super().__init__()
         self._sites = [(site.name, site.transform) for site in sites]
-        self.points = nn.ParameterList([site.unconstrained for site in sites])
+        points = [nn.Parameter(site.unconstrained, requires_grad=not site.is_kept) for site in sites]
+        self.points = nn.ParameterList(points)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         return {name: pyro.sample(name, PointMass(v, event_dim=v.ndim)) for name, v in self.values().items()}

@@ -60,7 +60,7 @@ class MatrixNormalGuide(JointGuide):
     def draw(self) -> list[RealPart]:
         noises = self._split(torch.randn_like(self.loc))
         spreads = self._split(self.spread())
-        each: Any = zip(self.factors, self._split(self.loc), spreads, noises, strict=True)
+        each: Any = zip(self.factors, self._split(self.centre), spreads, noises, strict=True)
         return [
             normal_part(loc + factor(noise), noise, factor.log_volume(), loc=loc, scale=spread)
             for factor, loc, spread, noise in each

@@ -60,7 +60,7 @@ class MeanFieldGuide(GuideWithMoments):
         self.path_derivative = setting.path_derivative
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        loc, scale = self.loc, self.spread()
+        loc, scale = self.centre, self.spread()
         drawn = loc + scale * torch.randn_like(loc)
         return {
             name: pyro.sample(name, self._distribution(mean, deviation, value, transform))

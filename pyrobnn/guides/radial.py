@@ -53,7 +53,7 @@ class RadialGuide(JointGuide):
     def draw(self) -> list[RealPart]:
         noise = torch.randn_like(self.loc)
         lengths = torch.randn_like(self.loc[: len(self._sizes)])
-        segments = self._segments(self.loc, softplus(self.rho), noise)
+        segments = self._segments(self.centre, softplus(self.rho), noise)
         return [
             _radial(loc, scale, eps, length) if transform is None else _normal(loc, scale, eps)
             for (_, transform, loc, scale, eps), length in zip(segments, lengths, strict=True)

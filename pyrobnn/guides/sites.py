@@ -25,6 +25,7 @@ class Site:
         variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
         scale: a standard deviation of each entry to start from, or None where no fit has measured it.
+        is_kept: whether guides keep the start, which a fit has measured, as the centre of their draws.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(0.5))
@@ -39,6 +40,7 @@ class Site:
     variance: Tensor | None
     transform: Any
     scale: Tensor | None = None
+    is_kept: bool = False
 
     @property
     def unconstrained(self) -> Tensor:
@@ -62,8 +64,9 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     with torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(*args)
     starts, scales = (getattr(model, f"initial_{name}", {}) for name in ("values", "scales"))
+    kept = getattr(model, "kept_sites", {})
     sites = [
-        _site(name, node, starts.get(name), scales.get(name))
+        dataclasses.replace(_site(name, node, starts.get(name), scales.get(name)), is_kept=name in kept)
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     ]

@@ -1,23 +1,28 @@
 """Priors: settings whose `build` gives a module that knows the distribution of every weight site."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import pyro
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
+from torch.distributions import biject_to
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Positive, Registry
+from pyrobnn._torch.lbfgs import descend_in_place, slope_of
 
 Scale = Positive | Literal["tuned", "he", "fan_in"]
 """A scale: a number, or the name of a scale that follows the width of each layer, or the data (`scale_of`)."""
 Scales = Scale | tuple[Positive, ...]
 """The same, or a number for each input of a layer."""
+_NODES = 16  # of Gauss-Hermite quadrature
 
 
 @runtime_checkable
@@ -69,6 +74,15 @@ class Starting(Protocol):
         ...
 
 
+@runtime_checkable
+class Measurable(Protocol):
+    """A built prior whose added sites are scales of weights, which a fit may measure."""
+
+    def at_scales(self, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the most probable value of these sites by name, for weights of measured scales (of each entry)."""
+        ...
+
+
 def covered(prior: Prior, names: list[str]) -> list[str]:
     """Return the names of the parameters that get a prior from a setting."""
     return prior.covers(names) if isinstance(prior, Choosing) else names
@@ -79,11 +93,18 @@ def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor
     return module.starts(values) if isinstance(module, Starting) else {}
 
 
+def at_scales(module: PyroModule, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the scales that a built prior adds as sites, by name, where weights have measured scales."""
+    return module.at_scales(values, scales) if isinstance(module, Measurable) else {}
+
+
 class BasePrior:
     """The interface of a prior setting beside `build`; a setting that does not inherit has these defaults.
 
     Attributes:
         is_normal: whether the prior of all entries of a parameter is a single normal distribution.
+        open_field: the field with the scale, if that may be open.
+        infers_scale: whether its latents are the scales of the weights, which a fit may measure.
 
     Examples:
         >>> bnn.priors.Normal(1.0).is_normal, bnn.priors.Horseshoe().is_normal
@@ -91,11 +112,18 @@ class BasePrior:
     """
 
     is_normal: ClassVar[bool] = False
+    open_field: ClassVar[str] = "scale"
+    infers_scale: ClassVar[bool] = False
 
     @property
     def has_open_scale(self) -> bool:
-        """Whether its field `scale` is "tuned", for a fit to measure."""
+        """Whether its scale is "tuned", for a fit to measure."""
         return False
+
+    def with_scale(self, scale: float | tuple[float, ...]) -> Any:
+        """Return the setting with a measured scale in place of the open one."""
+        fields: Any = {self.open_field: scale}
+        return dataclasses.replace(self, **fields)  # type: ignore[type-var]
 
 
 def as_prior(prior: Any) -> BasePrior:
@@ -136,14 +164,12 @@ class SitePrior(BasePrior):
         return FactorizedPrior(self, next(iter(values.values())))
 
 
-class ScaledPrior(SitePrior):
-    """Base for those with a scale that may be open."""
-
-    scale: Scales
+class OpenScale(BasePrior):
+    """Base for those whose field may be "tuned"."""
 
     @property
     def has_open_scale(self) -> bool:
-        return self.scale == "tuned"
+        return bool(getattr(self, self.open_field) == "tuned")
 
 
 class Latent(NamedTuple):
@@ -238,8 +264,40 @@ class ConditionalPrior(_Numbered):
             for short, latent in setting.latents(name, value).items()
         }
 
+    def at_scales(self, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        setting = self._setting
+        pairs = values.items() if as_prior(setting).infers_scale else ()
+        return {
+            self._site(name, short): latent
+            for name, value in pairs
+            for short, latent in _at_scale(setting, name, value, scales[name]).items()
+        }
+
     def _site(self, name: str, short: str) -> str:
         return f"{self._pyro_name}.{name}.{short}"
+
+
+def _at_scale(setting: Any, name: str, value: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """Return the latents at the mode of their logarithms, given weights N(0, scale^2): a mean over these."""
+    value, scale = value.double(), scale.double()
+    nodes, shares = (value.new_tensor(numbers) for numbers in np.polynomial.hermite_e.hermegauss(_NODES))
+    weights = nodes.reshape(-1, *[1] * value.ndim) * scale
+    latents = setting.latents(name, value)
+    maps = {short: biject_to(latent.distribution.support) for short, latent in latents.items()}
+    free = {short: maps[short].inv(latent.start).clone().requires_grad_() for short, latent in latents.items()}
+
+    def loss() -> Tensor:
+        given = {short: maps[short](place) for short, place in free.items()}
+        of_weights = setting.conditional(name, value, given).expand(value.shape).log_prob(weights)
+        total = (shares / shares.sum()) @ of_weights.reshape(_NODES, -1).sum(1)
+        for short, place in free.items():
+            jacobian = maps[short].log_abs_det_jacobian(place, given[short]).sum()
+            total = total + latents[short].distribution.log_prob(given[short]).sum() + jacobian
+        return -total
+
+    if free:
+        descend_in_place(slope_of(loss, [*free.values()]), [*free.values()])
+    return {short: maps[short](place).detach() for short, place in free.items()}
 
 
 def over(distribution: TorchDistributionMixin, value: Tensor) -> TorchDistributionMixin:

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from pyrobnn._core.settings import Positive, setting
 from pyrobnn.distributions import latents
-from pyrobnn.priors.base import ScaledPrior, Scales, SitePrior, constant, registry, scale_of
+from pyrobnn.priors.base import OpenScale, Scales, SitePrior, constant, registry, scale_of
 
 
 @registry.register
 @setting
-class Normal(ScaledPrior):
+class Normal(OpenScale, SitePrior):
     """Independent normals, w ~ N(loc, scale^2).
 
     Attributes:
@@ -41,7 +41,7 @@ class Normal(ScaledPrior):
 
 @registry.register
 @setting
-class StudentT(ScaledPrior):
+class StudentT(OpenScale, SitePrior):
     """Independent Student-t weights, (w / scale) ~ t(df): most are small, some may be large.
 
     Trained networks have such weights in dense layers (Fortuin et al. 2022, "Bayesian Neural Network Priors
@@ -66,7 +66,7 @@ class StudentT(ScaledPrior):
 
 @registry.register
 @setting
-class Laplace(ScaledPrior):
+class Laplace(OpenScale, SitePrior):
     """Independent double-exponential weights, p(w) = exp(-|w| / scale) / (2 scale).
 
     Its mode under `Map` is the lasso (Tibshirani 1996); a guide with spread has no exact zeros. KL(normal || Laplace)

@@ -16,7 +16,7 @@ from torch.distributions import Distribution, Transform
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import assign, setting, to_dict
-from pyrobnn.priors.base import Prior, over, registry, starts
+from pyrobnn.priors.base import Prior, at_scales, over, registry, starts
 
 _NONE = {"type": "none"}
 
@@ -198,6 +198,12 @@ class PriorByName(PyroModule):
         given: dict[str, Tensor] = {}
         for name, value in values.items():
             given |= starts(self._child(name), {name: value})
+        return given
+
+    def at_scales(self, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        given: dict[str, Tensor] = {}
+        for name, value in values.items():
+            given |= at_scales(self._child(name), {name: value}, scales)
         return given
 
     def _child(self, name: str) -> PyroModule:

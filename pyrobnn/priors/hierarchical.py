@@ -1,7 +1,7 @@
 """Normal priors whose scales are inferred: of a parameter, of input units (ARD), and the horseshoes, of both."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -16,9 +16,15 @@ _SPREAD = 0.5
 """Standard deviation of the logarithm of a log-normal scale."""
 
 
+class InferredScale(LatentSitePrior):
+    """Base for those whose latents are scales."""
+
+    infers_scale: ClassVar[bool] = True
+
+
 @registry.register
 @setting
-class Hierarchical(LatentSitePrior):
+class Hierarchical(InferredScale):
     """Normal weights with a common scale for each parameter, w ~ N(0, tau^2), and tau inferred (Neal 1996).
 
     The weight and the bias of a layer have separate scales, the sites "prior.<parameter>.scale". With a gamma or
@@ -54,7 +60,7 @@ class Hierarchical(LatentSitePrior):
 
 @registry.register
 @setting
-class ARD(LatentSitePrior):
+class ARD(InferredScale):
     """Automatic relevance determination: normal weights with a scale for each input unit of a layer, all inferred.
 
     w_ij ~ N(0, tau_j^2): the weights of a useless input shrink together with their tau_j (MacKay 1994; Neal 1996, sec.
@@ -87,7 +93,7 @@ class ARD(LatentSitePrior):
 
 @registry.register
 @setting
-class Horseshoe(LatentSitePrior):
+class Horseshoe(InferredScale):
     """The horseshoe, w ~ N(0, tau^2 lambda^2) with tau ~ C+(0, global_scale) and lambda ~ C+(0, 1).
 
     Carvalho, Polson & Scott 2010; for networks Louizos et al. 2017 and Ghosh et al. 2019. Each weight has the sites
@@ -119,7 +125,7 @@ class Horseshoe(LatentSitePrior):
 
 @registry.register
 @setting
-class RegularizedHorseshoe(LatentSitePrior):
+class RegularizedHorseshoe(InferredScale):
     """The horseshoe with a slab: weights that escape from shrinkage are N(0, c^2) instead of nearly free.
 
     The standard deviation of a weight is tau lambda / sqrt(1 + (tau lambda / c)^2), with tau and lambda as in

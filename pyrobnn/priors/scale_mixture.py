@@ -1,7 +1,7 @@
 """Mixtures of two normals, a spike for weights that are not needed, a slab for others: of a known or inferred share."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -13,9 +13,10 @@ from torch.distributions import constraints
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Positive, setting
 from pyrobnn.distributions.latents import LatentBeta, ScaleMixtureNormal
-from pyrobnn.priors.base import Latent, LatentSitePrior, constant, registry
+from pyrobnn.priors.base import Latent, LatentSitePrior, OpenScale, Scales, constant, over, registry, scale_of
 
 _MARGIN = 1e-6
+_SECOND = 0.1  # the second scale in units of the first
 _RANGES = {
     "pi": constraints.interval(_MARGIN, 1 - _MARGIN),
     "sigma1": constraints.greater_than(_MARGIN),
@@ -25,18 +26,18 @@ _RANGES = {
 
 @registry.register
 @setting
-class ScaleMixture:
+class ScaleMixture(OpenScale):
     """Each weight is pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) (Blundell et al. 2015, eq. 7).
 
-    Blundell et al. keep pi, sigma1 and sigma2 fixed; Krasser (2019) learns them with the posterior. Learned or fixed,
-    all parameters of the prior share the three numbers; use a mapping of name patterns to give layers
-    different numbers.
+    Blundell et al. keep pi, sigma1 and sigma2 fixed; Krasser (2019) learns them with the posterior. All parameters of
+    the prior share learned numbers; use a mapping of name patterns to give layers different ones.
 
     Attributes:
         pi: weight of the first component, in (0, 1); while learned it stays 1e-6 away from 0 and 1.
-        sigma1: standard deviation of the first component; while learned, both scales stay above 1e-6.
-        sigma2: standard deviation of the second component.
-        learnable: optimise the three numbers together with the guide, starting from the values given.
+        sigma1: standard deviation of the first component: a number, or "tuned", "fan_in" or "he" as in `Normal`.
+            While learned, both scales stay above 1e-6.
+        sigma2: standard deviation of the second component, beside a number for the first; None for a tenth of it.
+        learnable: optimise the three numbers together with the guide, from the values given, or sigma1 = 1.
 
     Examples:
         >>> prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
@@ -46,19 +47,33 @@ class ScaleMixture:
         True
     """
 
+    open_field: ClassVar[str] = "sigma1"
     pi: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    sigma1: Positive = 1.0
-    sigma2: Positive = 0.1
+    sigma1: Scales = "tuned"
+    sigma2: Positive | None = None
     learnable: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse starting values that cannot be learned from."""
-        for name, allowed in _RANGES.items():
-            start = getattr(self, name)
-            if self.learnable and not bool(allowed.check(torch.tensor(start, dtype=torch.float64))):
+        """Refuse a second number without a first, and starting values that cannot be learned from."""
+        if self.sigma2 is not None and not isinstance(self.sigma1, float):
+            raise InputError(
+                f"ScaleMixture: give `sigma1` as a number too, got {self.sigma1!r}, or leave out `sigma2`."
+            )
+        for name, start in self.numbers.items() if self.learnable else ():
+            if not bool(_RANGES[name].check(torch.tensor(start, dtype=torch.float64))):
                 raise InputError(
                     f"ScaleMixture: a learnable `{name}` must start further inside its range, got {start}."
                 )
+
+    @property
+    def has_open_scale(self) -> bool:
+        return super().has_open_scale and not self.learnable
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The three numbers, in units of sigma1 if that is no number."""
+        first = self.sigma1 if isinstance(self.sigma1, float) else 1.0
+        return {"pi": self.pi, "sigma1": first, "sigma2": first * _SECOND if self.sigma2 is None else self.sigma2}
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         return ScaleMixturePrior(self, next(iter(values.values())))
@@ -68,17 +83,19 @@ class ScaleMixturePrior(PyroModule):
     """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed, a table of the spike."""
 
     table: Tensor | None
+    units: Tensor | None
 
     def __init__(self, setting: ScaleMixture, like: Tensor) -> None:
         super().__init__()
         self.setting = setting
-        for name, allowed in _RANGES.items():
-            start = constant(getattr(setting, name), like)
+        for name, number in setting.numbers.items():
             if setting.learnable:
-                setattr(self, name, PyroParam(start, allowed))
+                setattr(self, name, PyroParam(constant(number, like), _RANGES[name]))
             else:
-                self.register_buffer(name, start)
+                self.register_buffer(name, constant(number, like))
         self.register_buffer("table", None, persistent=False)
+        units = constant(setting.sigma1, like) if isinstance(setting.sigma1, tuple) else None
+        self.register_buffer("units", units, persistent=False)
 
     def tabulate(self) -> None:
         """Prepare expectations under normals, E[log p(w)], from a table, if the numbers stay as they are."""
@@ -86,10 +103,15 @@ class ScaleMixturePrior(PyroModule):
             self.table = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2).tabulated()
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        return self._mixture().expand(value.shape).to_event(value.ndim)
+        mixture = self._mixture()
+        if not (isinstance(self.setting.sigma1, float) or self.setting.learnable):
+            unit = scale_of(self.setting.sigma1 if self.units is None else self.units, value)
+            scales = unit * mixture.sigma1, unit * mixture.sigma2
+            mixture = ScaleMixtureNormal(mixture.pi, *scales, table=self.table)
+        return over(mixture, value)
 
     def _mixture(self) -> ScaleMixtureNormal:
-        """Return the mixture, made once in each run of the model."""
+        """Return the mixture of the three numbers, made once in each run of the model."""
         key = f"{self._pyro_name}.mixture"
         mixture = self._pyro_context.get(key)
         if mixture is None:
@@ -107,7 +129,7 @@ def tabulate(model: nn.Module) -> None:
 
 @registry.register
 @setting
-class SpikeAndSlab(LatentSitePrior):
+class SpikeAndSlab(OpenScale, LatentSitePrior):
     """Each weight is N(0, slab_scale^2) if included, else N(0, spike_scale^2); the inclusion probability is inferred.
 
     The indicators of George & McCulloch 1993 are summed out, which leaves the density of a `ScaleMixture` given the
@@ -117,8 +139,8 @@ class SpikeAndSlab(LatentSitePrior):
         inclusion: prior mean of the inclusion probability.
         concentration: weight of that mean: Beta(inclusion concentration, (1 - inclusion) concentration); 2 with the
             mean 0.5 is the uniform distribution.
-        slab_scale: standard deviation of included weights.
-        spike_scale: standard deviation of the other weights.
+        slab_scale: standard deviation of included weights: a number, or "tuned", "fan_in" or "he" as in `Normal`.
+        spike_scale: standard deviation of the other weights; None for a tenth of it.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.SpikeAndSlab(inclusion=0.2))
@@ -127,15 +149,17 @@ class SpikeAndSlab(LatentSitePrior):
         True
     """
 
+    open_field: ClassVar[str] = "slab_scale"
     inclusion: Annotated[float, Field(gt=0, lt=1)] = 0.5
     concentration: Positive = 2.0
-    slab_scale: Positive = 1.0
-    spike_scale: Positive = 0.01
+    slab_scale: Scales = "tuned"
+    spike_scale: Positive | None = None
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
         mean, weight = constant(self.inclusion, value), constant(self.concentration, value)
         return {"inclusion": Latent(LatentBeta(mean * weight, (1 - mean) * weight), mean)}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> ScaleMixtureNormal:
-        slab, spike = constant(self.slab_scale, value), constant(self.spike_scale, value)
+        slab = scale_of(self.slab_scale, value)
+        spike = slab * _SECOND if self.spike_scale is None else constant(self.spike_scale, value)
         return ScaleMixtureNormal(latents["inclusion"], slab, spike)

@@ -131,6 +131,10 @@ class PriorScales:
         parts = (self.precision if values is None else values).split([loc.numel() for loc in self.loc.values()])
         return {name: part.view(loc.shape) for (name, loc), part in zip(self.loc.items(), parts, strict=True)}
 
+    def scales(self) -> dict[str, Tensor]:
+        """Return the standard deviation of each weight under the prior, by site."""
+        return {name: precision.rsqrt() for name, precision in self.by_site().items()}
+
     def deviation(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Return weights less the means of their prior, flat."""
         return _flat(weights[name] - loc for name, loc in self.loc.items())
@@ -138,7 +142,7 @@ class PriorScales:
     def model(self, declared: BNN, numbers: Mapping[str, Any], target_scale: Tensor, fitted: BNN) -> BNN:
         """Return a declared model with these scales, numbers of its likelihood, and all else that is fitted."""
         like = fitted.like
-        scales = {name: value.rsqrt().to(like) for name, value in self.by_site().items()}
+        scales = {name: value.to(like) for name, value in self.scales().items()}
         prior = {name: _normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
         left_out = {f"likelihood.{name}" for name in numbers}

@@ -42,7 +42,7 @@ from pyrobnn.inference.scales.tuned_mode import (
 )
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartRecord
-from pyrobnn.priors.base import as_prior
+from pyrobnn.priors.base import as_prior, at_scales
 from pyrobnn.priors.given import by_site
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -276,9 +276,10 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     As in `EvidenceFramework`, the scales of largest evidence are sought from several starts, on up to 500 examples. The
     noise is kept too if these were all examples, or no more than the weights; else the guide trains it from there. For
     a guide with a spread it is wider, by what independent weights spend beyond the determined ones, at most a fifth:
-    trained by the guide, it may end at that of a constant. A
-    linear model tells the noise of a table where the search would cost too much, or finds less than that model; and it
-    widens noise that too few targets tell. With `starts_there` the network starts at the best mode.
+    trained by the guide, it may end at that of a constant. So are latents that are scales of weights, at their most
+    probable values for the scales measured: a guide of independent weights would find others. A linear model tells the
+    noise of a table where the search would cost too much, or finds less than that model; and it widens noise that too
+    few targets tell. With `starts_there` the network starts at the best mode.
     """
     wants = run.start is None and all(method.offer().wants_measured_scales for method in methods)
     given, likelihood = by_site(bnn.settings["prior"], bnn.site_names), bnn.settings["likelihood"]
@@ -307,22 +308,14 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         counts = float(best.mode.rows.counts.sum())
         best = best if best.record.log_left_out / counts >= linear[1] - limits.LITTLE_GAIN else None
     if best is not None:
-        mode, judged = best.mode, best.judged
+        mode = best.mode
         if sites:
-            precisions = mode.prior.by_site()
-            least = 0.0 if guides else limits.SMALLEST_PRIOR_SCALE
-            scales = {name: first_scales(precisions[name].rsqrt().clamp_min(least)) for name in sites}
-            parts["prior"] = given | {n: dataclasses.replace(given[n], scale=scale) for n, scale in scales.items()}
-        counts = float(mode.rows.counts.sum())
+            scales, least = mode.prior.scales(), 0.0 if guides else limits.SMALLEST_PRIOR_SCALE
+            parts["prior"] = given | {
+                name: as_prior(given[name]).with_scale(first_scales(scales[name].clamp_min(least))) for name in sites
+            }
         if numbers and keeps_noise:
-            found = mode.noise.settings(source.y_scaler)
-            if spreads and "scale" in found:
-                wider = math.sqrt(1 + (mode.spent() - judged.determined) / counts)
-                wider = min(wider, limits.MOST_NOISE_OF_A_GUIDE)
-                found["scale"] = (wider * np.array(found["scale"])).tolist()
-            if linear is not None and judged.determined > limits.MOST_DETERMINED * counts:
-                found["scale"] = np.maximum(found["scale"], linear[0]).tolist()
-            parts["likelihood"] = dataclasses.replace(likelihood, **found)
+            parts["likelihood"] = dataclasses.replace(likelihood, **_noise(best, source, linear, spreads=spreads))
         start = StartState(
             mode.bnn.state_at(mode.weights) if starts_there else None,
             dict(mode.bnn.likelihood.state_dict()) if numbers and not keeps_noise else None,
@@ -332,7 +325,24 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         parts["likelihood"] = dataclasses.replace(likelihood, scale=linear[0])
     with seeded(0, "closed"):
         record = None if searched is None else searched.record(source.y_scaler)
-        return MeasuredModel(bnn.fresh(parts, start=start), record)
+        closed = bnn.fresh(parts, start=start)
+        if best is not None and keeps_noise:
+            values = {name: closed.initial_values[name] for name in given}
+            kept = at_scales(closed.prior, values, best.mode.prior.scales())
+            closed.start = dataclasses.replace(closed.start, kept=kept)
+        return MeasuredModel(closed, record)
+
+
+def _noise(best: Start, source: Source, linear: tuple[Any, float] | None, *, spreads: bool) -> dict[str, Any]:
+    """Return the numbers of the likelihood in units of the targets, as `measure` says."""
+    mode, determined = best.mode, best.judged.determined
+    found, counts = mode.noise.settings(source.y_scaler), float(mode.rows.counts.sum())
+    if spreads and "scale" in found:
+        wider = min(math.sqrt(1 + (mode.spent() - determined) / counts), limits.MOST_NOISE_OF_A_GUIDE)
+        found["scale"] = (wider * np.array(found["scale"])).tolist()
+    if linear is not None and determined > limits.MOST_DETERMINED * counts:
+        found["scale"] = np.maximum(found["scale"], linear[0]).tolist()
+    return found
 
 
 def _linear(likelihood: Any, data: Data, outputs: int) -> tuple[float | list[float], float] | None:
