@@ -273,7 +273,9 @@ def test_a_subnetwork_has_the_weights_of_the_largest_marginal_variance():
 
 
 @pytest.mark.parametrize("settings", [{"sites": "last_layer"}, {"subnetwork": 5}], ids=repr)
-@pytest.mark.parametrize("prior", [priors.Normal(0.6), priors.Anchored(priors.ScaleMixture(sigma2=0.8))], ids=repr)
+@pytest.mark.parametrize(
+    "prior", [priors.Normal(0.6), priors.Anchored(priors.ScaleMixture(sigma1=1.0, sigma2=0.8))], ids=repr
+)
 def test_evidence_counts_the_weights_that_vary_alone(settings, prior):
     """log p(y | w) + log p(w_S) + |S| / 2 log 2 pi - 1 / 2 log det of the precision of w_S, computed apart."""
     model = model_with(prior)

@@ -65,9 +65,10 @@ def test_scales_that_are_inferred_are_kept_where_they_are_most_probable_for_the_
         lambda log: COLUMNS * log + (scales**2).sum() / (2 * np.exp(2 * log)) - law.logpdf(np.exp(log)) - log
     ).x  # fmt: skip
     prior = bnn.priors.Hierarchical(kind)
-    found = closed(prior=prior).bnn
+    model = bnn.BNN(linear(), prior=prior)
+    found = measure(model, bnn.Data(X, Y), Run(seed=0, progress=False), bnn.SVI(), starts_there=True).bnn
     np.testing.assert_allclose(float(found.kept_sites["prior.weight.scale"].log()), expected, atol=1e-4)
-    posterior = bnn.BNN(linear(), prior=prior).fit(X, Y, steps=50, lr=0.1, seed=0, progress=False)
+    posterior = model.fit(X, Y, steps=50, lr=0.1, seed=0, progress=False)
     np.testing.assert_allclose(float(posterior.guide.moments()["prior.weight.scale"][0]), expected, atol=1e-4)
 
 

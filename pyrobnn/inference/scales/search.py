@@ -285,14 +285,15 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     given, likelihood = by_site(bnn.settings["prior"], bnn.site_names), bnn.settings["likelihood"]
     sites = [name for name, prior in given.items() if as_prior(prior).has_open_scale]
     numbers, is_free = open_numbers(likelihood, ("tuned",)), any(p.requires_grad for p in bnn.net.parameters())
-    if not wants or not bnn.has_open_numbers or not isinstance(data, Data) or is_free:
+    guides = [guide for guide in map(guide_of, methods) if guide is not None]
+    is_open = bnn.has_open_numbers if guides else bool(sites or numbers)
+    if not wants or not is_open or not isinstance(data, Data) or is_free:
         return MeasuredModel(bnn)
     data = merged(data, limits.MOST_AT_ONCE)
     with ignored_warnings():  # they are told when the fit begins
         source = make_source(data, bnn, None, seed=run.seed)
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     keeps_noise = source.num_data <= max(bnn.num_weights, limits.MOST_MEASURED_ROWS if size is None else size[0])
-    guides = [guide for guide in map(guide_of, methods) if guide is not None]
     spreads = not all(as_guide(guide).seeks_mode for guide in guides)
     linear = _linear(likelihood, data, source.outputs) if "scale" in numbers and keeps_noise else None
     try:
@@ -326,7 +327,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     with seeded(0, "closed"):
         record = None if searched is None else searched.record(source.y_scaler)
         closed = bnn.fresh(parts, start=start)
-        if best is not None and keeps_noise:
+        if best is not None and keeps_noise and guides:
             values = {name: closed.initial_values[name] for name in given}
             kept = at_scales(closed.prior, values, best.mode.prior.scales())
             closed.start = dataclasses.replace(closed.start, kept=kept)
