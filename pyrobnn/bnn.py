@@ -161,7 +161,7 @@ class BNN(PyroModule):
 
     @property
     def has_open_numbers(self) -> bool:
-        """Whether a number of a prior or the likelihood is "tuned", or a prior infers its scale, for a fit to measure."""
+        """Whether a number of prior or likelihood is "tuned", or a prior infers its scale, for a fit to measure."""
         given = by_site(self.settings["prior"], self.site_names).values()
         return bool(open_numbers(self.settings["likelihood"], ("tuned",))) or any(
             as_prior(prior).has_open_scale or as_prior(prior).infers_scale for prior in given
