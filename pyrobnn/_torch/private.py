@@ -42,8 +42,7 @@ def private(name: str) -> Any:
     """
     module, _, attribute = PLACES[name].partition(":")
     try:
-        module_object = import_module(module)
-        return getattr(module_object, attribute) if attribute else module_object
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError):
         raise MissingFromTorch(
             f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} has: use that."

@@ -250,11 +250,6 @@ def _(distribution: torch.distributions.MixtureSameFamily) -> Nodes:
     return places.movedim(-1, 0).flatten(0, 1), shares.movedim(-1, 0).flatten(0, 1)
 
 
-@_nodes.register
-def _(distribution: counts.ZeroInflated) -> Nodes:
-    return _nodes_of_counts(distribution)
-
-
 def _of_dispersion(distribution: counts.NegativeBinomial) -> Tensor:
     """Return the information about the dispersion, which is orthogonal to the mean."""
     with torch.no_grad():
@@ -266,6 +261,7 @@ def _of_dispersion(distribution: counts.NegativeBinomial) -> Tensor:
     return (weights * scores.double().square()).sum(0)
 
 
+@_nodes.register(counts.ZeroInflated)
 def _nodes_of_counts(distribution: Any) -> Nodes:
     """All counts that matter, or the middles of as many ranges of them."""
     mean, std = distribution.mean.double(), distribution.variance.double().sqrt()

@@ -178,7 +178,9 @@ def add_full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = N
     for pulled in parts:
         alone = pulled.only_matrix(sites) if index is None else None
         if alone is None:
-            total = _add_rows(total, pulled, sites, index)
+            rows = pulled.rows(sites).flatten(0, 1).double()
+            rows = rows if index is None else rows[:, index]
+            total = rows.T @ rows if total is None else total.addmm_(rows.T, rows)
         else:
             _, a, order = alone
             total = _add_layer(total, pulled.outer(0), a.double())
@@ -188,12 +190,6 @@ def add_full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = N
         return total
     upper = total.view(len(order), -1).triu()  # blocks on and above the diagonal
     return (upper + upper.triu(1).T)[order][:, order]
-
-
-def _add_rows(total: Tensor | None, pulled: Pulled, sites: list[str], index: Tensor | None) -> Tensor:
-    rows = pulled.rows(sites).flatten(0, 1).double()
-    rows = rows if index is None else rows[:, index]
-    return rows.T @ rows if total is None else total.addmm_(rows.T, rows)
 
 
 def _add_layer(total: Tensor | None, outer: Outer, a: Tensor) -> Tensor:

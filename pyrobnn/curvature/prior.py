@@ -48,7 +48,7 @@ def prior_curvature(
     precision, clipped, joint = {}, {}, {}
     for name in sites:
         law, value = laws[name], weights[name].detach()
-        if is_factorized(law):
+        if not _entrywise(law)[0].event_shape:  # independent entries
             diagonal = _diagonal(law, value)
         else:
             matrix = hessian(lambda w, law=law: -law.log_prob(w).sum(), value)
@@ -63,11 +63,6 @@ def prior_curvature(
                 f"Laplace: the prior of {name!r} is flat, its precision is zero in {value.dtype}: give it a scale."
             )
     return PriorCurvature(precision, clipped, joint)
-
-
-def is_factorized(law: Any) -> bool:
-    """Return whether the entries of a prior are independent of each other."""
-    return not _entrywise(law)[0].event_shape
 
 
 def log_entries(law: Any, value: Tensor) -> Tensor:

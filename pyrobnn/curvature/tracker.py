@@ -247,13 +247,7 @@ class Tracker:
 
         `columns_at` gives columns (K, B, C) for outputs (B, C); by default a column per output, for the Jacobian.
         """
-        return self._pulled(x, self.run(x), columns_at)
-
-    def pull_alone(self) -> Pulled:
-        """Return the Jacobian of the single example; its recording can be used once."""
-        return self._pulled(self._example, self.alone)
-
-    def _pulled(self, x: X, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
+        recording = self.run(x)
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrobnn.distributions.targets import ONE_DRAW, Dispersed, Elementwise, scipy_function
+from pyrobnn.distributions.targets import Dispersed, Elementwise, scipy_function
 
 
 class Poisson(Elementwise):
@@ -33,7 +33,7 @@ class Poisson(Elementwise):
         count, log_rate = self._checked(value).double(), self.log_rate.double()
         return (count * log_rate - log_rate.exp() - torch.lgamma(count + 1)).to(self.log_rate.dtype)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         with torch.no_grad():
             return torch.poisson(self.mean.expand(self._extended_shape(sample_shape)))
 
@@ -64,7 +64,7 @@ class NegativeBinomial(Dispersed):
         log_prob = ways + count * logsigmoid(log_odds)
         return (log_prob + r * logsigmoid(-log_odds)).to(self.log_mean.dtype)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         with torch.no_grad():
             r = self.dispersion.reciprocal()
             return torch.poisson(self.mean * dist.Gamma(r, r).sample(sample_shape))
@@ -106,7 +106,7 @@ class ZeroInflated(TorchDistribution):
         zero = torch.logaddexp(logsigmoid(self.gate_logit).expand(counted.shape), counted)
         return torch.where(value == 0, zero, counted)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         with torch.no_grad():
             counts = self.base.sample(sample_shape)
             return torch.where(torch.rand_like(counts) < torch.sigmoid(self.gate_logit), 0.0, counts)

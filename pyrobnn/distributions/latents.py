@@ -16,7 +16,6 @@ from pyrobnn._torch.private import private
 from pyrobnn.distributions import spike
 from pyrobnn.distributions.parts import take_apart
 
-_ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -105,7 +104,7 @@ class ScaleMixtureNormal(TorchDistribution):
         a = torch.where(first_is_slab, log_rest, log_pi) - log_slab + slab.log() - narrow.log()
         return log_slab, slab, a, 0.5 * (narrow.square().reciprocal() - slab.square().reciprocal())
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             first = torch.rand(shape, dtype=self.pi.dtype, device=self.pi.device) < self.pi
@@ -177,7 +176,7 @@ class ReparameterizedNormal(dist.Normal):
             raise NotImplementedError("It has one draw: leave out `vectorize_particles=True` and `parallel=True`.")
         return self
 
-    def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         if tuple(sample_shape):
             raise NotImplementedError("ReparameterizedNormal carries a single draw: ask for one draw.")
         return self.drawn

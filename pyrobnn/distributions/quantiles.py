@@ -85,10 +85,8 @@ class _Search:
             if 2 * int(open_rows.sum()) <= len(rows) and (fewer := self.components.take(open_rows)) is not None:
                 low[rows], high[rows] = self.low, self.high
                 rows, value, is_open, self.components = rows[open_rows], value[open_rows], is_open[open_rows], fewer
-                tensors = {
-                    name: field for name, field in vars(self).items() if isinstance(field, Tensor) and field.ndim
-                }
-                vars(self).update({name: field[open_rows] for name, field in tensors.items()})
+                fields = ((name, one) for name, one in vars(self).items() if isinstance(one, Tensor) and one.ndim)
+                vars(self).update({name: one[open_rows] for name, one in fields})
             tried += 1
             value = self._next(value, is_open, tried)
         low[rows], high[rows] = self.low, self.high

@@ -13,7 +13,6 @@ from torch.distributions.utils import broadcast_all
 
 from pyrobnn.distributions import latents
 
-ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -51,7 +50,7 @@ class TargetStudentT(latents.LatentStudentT):
         ratio = torch.where(self.df > 2, self.df / (self.df - 2), torch.inf)
         return torch.where(self.df > 1, self.scale.square() * ratio, torch.nan)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         with torch.no_grad():
             precision = dist.Gamma(0.5 * self.df, 0.5 * self.df).sample(sample_shape)
             return self.loc + self.scale * torch.randn_like(precision) * precision.rsqrt()
@@ -117,7 +116,7 @@ class CensoredNormal(Elementwise):
             log_prob = torch.where(value >= self.upper, tail, log_prob)
         return log_prob
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         with torch.no_grad():
             noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
             return self._clip(self.loc + self.scale * noise)
@@ -180,7 +179,7 @@ class TargetGamma(Dispersed):
         constant = shape * shape.log() - torch.lgamma(shape)
         return (constant - log_mean - log_ratio + shape * (log_ratio - log_ratio.exp())).to(self.log_mean.dtype)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw numbers; a number that would be rounded to 0 is the least positive one."""
         with torch.no_grad():
             shape = self.dispersion.reciprocal()
@@ -231,7 +230,7 @@ class TargetBeta(Elementwise):
         constant = torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
         return (constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)).to(self.logit.dtype)
 
-    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw numbers on the CPU; one that would be rounded to 0 or 1 is the nearest number inside."""
         with torch.no_grad():
             a, b = (shape.cpu() for shape in self.shapes())

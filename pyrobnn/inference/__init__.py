@@ -39,7 +39,4 @@ __all__ = [
     "fit_replicates",
     "fit_svi",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy

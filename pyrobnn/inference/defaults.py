@@ -179,10 +179,6 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
     return (likelihoods.LogNormal(), *others) if facts.is_positive else others
 
 
-def _trained(facts: Facts) -> list[Parts]:
-    return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=SVI())]
-
-
 def _shape(facts: Facts) -> Any:
     """Return a density of any shape; of whole numbers, on each of which that would pile up, one with a single peak."""
     if facts.are_counts:
@@ -254,7 +250,7 @@ RULES = (
         "trained guide",
         lambda facts: facts.learns_on or not (facts.leaves_training and facts.leaves_scales),
         "what was given is trained until it has converged",
-        _trained,
+        lambda facts: [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=SVI())],
     ),
     Rule("many rows", lambda facts: True, "a fifth of the rows, held out, chooses the best of several fits", _flexible),
 )

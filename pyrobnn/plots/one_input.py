@@ -56,8 +56,6 @@ def fit_1d(
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.fit_1d(posterior, data, truth=bnn.datasets.sinusoid_curve)
-        >>> len(figure.axes)
-        1
     """
     train = examples([posterior], train)
     inputs = _grid_around(train, [posterior]) if x is None else as_tensor(x, "x")

@@ -53,8 +53,6 @@ def predictive_check(
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.predictive_check(posterior.predict(data.x, num_draws=100), data.y)
-        >>> type(figure).__name__
-        'Picture'
     """
     observed, simulated = _targets(prediction, y, seed)
     if prediction.is_classification:

@@ -44,8 +44,6 @@ def prior_predictive(
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> figure = bnn.plots.prior_predictive(model, bnn.datasets.sinusoid())
-        >>> len(figure.axes)
-        1
     """
     prediction = model.sample_prior_predictive(x, num_draws=num_draws, seed=seed)
     inputs = x.x if isinstance(x, Data) else as_inputs(x)

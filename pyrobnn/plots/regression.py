@@ -40,8 +40,6 @@ def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layou
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.observed_vs_predicted(posterior.predict(data.x), data.y)
-        >>> len(figure.axes)
-        2
     """
     require_real(prediction, "observed_vs_predicted")
     figure, axes = panels(2, layout, TALL)

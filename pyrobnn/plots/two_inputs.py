@@ -55,8 +55,6 @@ def decision_surface(
         >>> model = bnn.BNN(bnn.MLP(2, [10], 2), likelihood="categorical")
         >>> posterior = model.fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.decision_surface(posterior, data, num_draws=20)
-        >>> len(figure.axes)
-        6
     """
     data = examples([posterior], data)
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:

@@ -51,8 +51,6 @@ def images(
         >>> model = bnn.BNN(bnn.MLP(64, [10], 10), likelihood="categorical")
         >>> posterior = model.fit(digits, guide="map", steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.images(digits, posterior.predict(digits.x, num_draws=1), num=4)
-        >>> len(figure.axes)
-        4
     """
     if by not in _MEASURES:
         known = tuple(_MEASURES)

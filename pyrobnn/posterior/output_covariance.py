@@ -10,6 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.guides.base import built
 from pyrobnn.guides.blocks import Axes, Block
@@ -170,7 +171,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     with seeded(posterior.seed, "functional"):
         means, roots, covariances = list[Tensor](), list[Tensor](), list[Tensor | SharedAxes]()
         tracker = Tracker(posterior.bnn, weights, [name for block in blocks for name in block.shapes], inputs[:1])
-        for part in inputs.split(_inputs_at_once(tracker, blocks, joint=joint)):
+        for part in inputs.split(_inputs_at_once(tracker, blocks, inputs[:1], joint=joint)):
             pulled = tracker.pull(part)
             means.append(pulled.f)
             if joint:
@@ -187,10 +188,10 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     return FunctionalNormal(mean, torch.cat([part for part in covariances if isinstance(part, Tensor)]))
 
 
-def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> int:
+def _inputs_at_once(tracker: Tracker, blocks: list[Block], example: X, *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
     rows = sum(sum(block.sizes) for block in blocks if joint or not has_axes(block, tracker))
-    if not joint and rows and _rows_of_layer(blocks[0], tracker.pull_alone()) is not None:
+    if not joint and rows and _rows_of_layer(blocks[0], tracker.pull(example)) is not None:
         rows = 0
     most = min(_MOST_INPUTS, examples_at_once(tracker.look.num_outputs * rows)) if rows else _MOST_INPUTS
     return tracker.inputs_at_once(most)

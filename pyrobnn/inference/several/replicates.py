@@ -17,15 +17,7 @@ from pyrobnn.inference.svi.svi import SVI, aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.checks import complaint
 
-_MAY_DIFFER = (
-    "guide",
-    "lr",
-    "schedule",
-    "temperature",
-    "kl_warmup",
-    "eval_every",
-    "tolerance",
-)  # others shape the graph
+_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")  # others make a graph
 
 
 def fit_replicates(
