@@ -134,10 +134,8 @@ def join_rows(parts: Sequence[X]) -> X:
     """Return the rows of several inputs as one; rows that differ in shape are refused."""
     shapes = list(dict.fromkeys(shape_of(part[0]) for part in parts))
     if len(shapes) > 1:
-        raise InputError(
-            f"Examples of batches differ in shape, {shapes[0]} and {shapes[1]}, and are needed together: pad all to "
-            "one length, or pass a part of them as Data."
-        )
+        fault = f"Examples of batches differ in shape, {shapes[0]} and {shapes[1]}, and are needed together"
+        raise InputError(f"{fault}: pad all to one length, or pass a part of them as Data.")
     if isinstance(parts[0], Inputs):
         return Inputs({name: torch.cat([part.parts[name] for part in parts]) for name in parts[0].parts})  # type: ignore[union-attr]
     return torch.cat(list(parts))  # type: ignore[arg-type]

@@ -68,10 +68,8 @@ class NormalNoise:
         """
         local = self.local and layer.channel == -1 and layer.x.ndim == 2
         if layer.memory and (local or _DRAWN_OUTPUTS in layer.memory):
-            raise InputError(
-                "A layer is applied more than once in a pass: its outputs depend on each other, and noise='local' "
-                "cannot draw them one by one. Use noise='flipout'."
-            )
+            fault = "A layer is applied more than once in a pass: its outputs depend on each other"
+            raise InputError(f"{fault}, and noise='local' cannot draw them one by one. Use noise='flipout'.")
         bias = None if layer.bias is None else perturbation_of(layer.bias)
         normal_bias = bias if isinstance(bias, NormalNoise) else None
         mean = layer.function(layer.x, self.loc, layer.bias if normal_bias is None else normal_bias.loc)

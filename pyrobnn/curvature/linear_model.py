@@ -219,11 +219,9 @@ def information(point: Point, f: Tensor, *targets: Tensor) -> Tensor:
 def check_entries(num_data: int, num_outputs: int, size: int) -> None:
     """Refuse a Jacobian that does not fit into memory."""
     if (needed := num_data * num_outputs * size) > MOST_ENTRIES:
-        raise InputError(
-            f"The derivatives of {counted(num_outputs, 'output')} of {counted(num_data, 'example')} in "
-            f'{counted(size, "weight")} need {8 * needed / 2**30:,.1f} GiB: use SVI(guide="laplace"), '
-            "which holds them in parts, then tune_prior, or fewer weights."
-        )
+        sizes = f"{counted(num_outputs, 'output')} of {counted(num_data, 'example')} in {counted(size, 'weight')}"
+        remedy = 'use SVI(guide="laplace"), which holds them in parts, then tune_prior, or fewer weights'
+        raise InputError(f"The derivatives of {sizes} need {8 * needed / 2**30:,.1f} GiB: {remedy}.")
 
 
 def scores_left_out(point: Point, precision: Tensor, x: X, y: Tensor) -> Tensor:

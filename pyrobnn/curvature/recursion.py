@@ -52,10 +52,8 @@ def _layers_of(net: nn.Module, weights: Mapping[str, Tensor]) -> list[Any]:
         if isinstance(module, nn.Linear):
             names = {kind: f"{name}.{kind}" for kind in ("weight", "bias") if getattr(module, kind) is not None}
             if not held.keys() >= set(names.values()):
-                raise InputError(
-                    f"Laplace(curvature='recursion') has no terms for weights that layers share, as {name!r} does: use "
-                    "curvature='hessian' or 'ggn'."
-                )
+                fault = f"has no terms for weights that layers share, as {name!r} does"
+                raise InputError(f"Laplace(curvature='recursion') {fault}: use curvature='hessian' or 'ggn'.")
             steps.append({kind: (full, held[full].detach()) for kind, full in names.items()})
         elif _is_elementwise(module):
             steps.append(module)
@@ -87,10 +85,8 @@ def _of_batch(steps: list[Any], likelihood: Likelihood, x: X, *targets: Tensor) 
     inputs = [single(x, "Laplace(curvature='recursion')").flatten(1)]
     for step in steps:
         if isinstance(step, dict) and inputs[-1].shape[1] != step["weight"][1].shape[1]:
-            raise InputError(
-                "Laplace(curvature='recursion') runs on inputs (N, features), not on sequences such as "
-                f"{shape_of(x)}: use curvature='hessian' or 'ggn'."
-            )
+            fault = f"runs on inputs (N, features), not on sequences such as {shape_of(x)}"
+            raise InputError(f"Laplace(curvature='recursion') {fault}: use curvature='hessian' or 'ggn'.")
         inputs.append(_apply(step, inputs[-1]))
     energy = grad(lambda f: -log_probs(likelihood, f, *targets).sum())
     first, second = energy(inputs[-1]), own_derivatives(energy, inputs[-1])

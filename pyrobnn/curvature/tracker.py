@@ -190,12 +190,10 @@ def mixes_examples(net: nn.Module) -> bool:
 def refuse_mixed_examples(net: nn.Module) -> None:
     """Refuse a network whose outputs have no derivatives example by example, with `InputError`."""
     if mixes_examples(net):
-        raise InputError(
-            "The network normalises by the statistics of each batch (track_running_stats=False), so that the outputs "
-            "of an example depend on the others, and have no separate derivatives or curvature: use batch "
-            "normalisation with running statistics, layer normalisation, or a guide without curvature.",
-            page="how-to/own-network",
-        )
+        fault = "The network normalises by the statistics of each batch (track_running_stats=False), so that the"
+        effect = "outputs of an example depend on the others, and have no separate derivatives or curvature"
+        remedy = "use batch normalisation with running statistics, layer normalisation, or a guide without curvature"
+        raise InputError(f"{fault} {effect}: {remedy}.", page="how-to/own-network")
 
 
 class Tracker:

@@ -92,11 +92,9 @@ def _arguments(part: Any) -> Iterator[tuple[str, Any]]:
     for name in names:
         value = getattr(part, _ATTRIBUTE_OF_ARGUMENT.get(name, name), _ABSENT)
         if value is _ABSENT or inspect.ismethod(value):
-            raise InputError(
-                f"Rows of predictions are made by the constructor of their distribution, and {type(part).__name__} "
-                f"does not keep its argument {name!r}: store it as an attribute of this name.",
-                page="how-to/own-part",
-            )
+            text = f"Rows of predictions are made by the constructor of their distribution, and {type(part).__name__}"
+            fault = f"does not keep its argument {name!r}: store it as an attribute of this name"
+            raise InputError(f"{text} {fault}.", page="how-to/own-part")
         yield name, value
 
 

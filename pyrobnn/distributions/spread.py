@@ -36,9 +36,7 @@ def spread(distribution: Any, around: Tensor, factor: float) -> Any:
 
 def _loc(distribution: Any) -> Tensor:
     if not {"loc", "scale"} <= {*distribution.arg_constraints}:
-        raise InputError(
-            f"Predictions are spread by their location and scale, and {type(distribution).__name__} has none: use "
-            "bnn.conformal for intervals that hold their level."
-        )
+        fault = f"Predictions are spread by their location and scale, and {type(distribution).__name__} has none"
+        raise InputError(f"{fault}: use bnn.conformal for intervals that hold their level.")
     loc: Tensor = distribution.loc
     return loc

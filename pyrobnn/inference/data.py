@@ -72,11 +72,9 @@ def checked_outputs(
         f, products = _called(bnn, data, x, x_scaler)
         likelihood, has_positions = bnn.settings["likelihood"], as_likelihood(bnn.settings["likelihood"]).has_positions
         if y.ndim > 2 and not has_positions:
-            raise InputError(
-                f"{likelihood!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take DenseCategorical for labels "
-                "of pixels or tokens, else flatten targets and outputs to one row per example.",
-                page="how-to/likelihoods",
-            )
+            fault = f"{likelihood!r} needs targets (N,) or (N, K), got {tuple(y.shape)}"
+            remedy = "take DenseCategorical for labels of pixels or tokens, else flatten targets and outputs to one row"
+            raise InputError(f"{fault}: {remedy} per example.", page="how-to/likelihoods")
         likelihood.check_targets(y, outputs=f.shape[1])
         some = bnn.cast_targets(y_scaler.transform(y[:: len(y) // _TARGETS + 1]), f)
         if not has_positions:
@@ -183,9 +181,8 @@ def tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: s
         names = {id(layer): f" layer {name!r}, {layer}, says" for name, layer in bnn.net.named_modules() if name}
         callers = [id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)]
         where = next((names[each] for each in reversed(callers) if each in names), "")
-        raise InputError(
-            f"The network does not take inputs of shape {shape}:{where} {first_sentence(error)}.{advice}", page=_PAGE
-        ) from None
+        fault = f"The network does not take inputs of shape {shape}"
+        raise InputError(f"{fault}:{where} {first_sentence(error)}.{advice}", page=_PAGE) from None
 
 
 @torch.enable_grad()

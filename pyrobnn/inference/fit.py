@@ -71,8 +71,7 @@ def fit(
     `record.choice` says which. See docs/explanations/defaults.md.
 
     Scales named "tuned", the default for priors and noise, are measured first: they make the data most probable
-    (`EvidenceFramework`), on up to 500 examples. A guide starts at the mode with them. See
-    docs/explanations/defaults.md.
+    (`EvidenceFramework`), on up to 500 examples. A guide starts at the mode with them.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine. Random states, and modes of torch around the call, stay as they were.
@@ -194,29 +193,22 @@ def tell_of_constants(data: Any) -> None:
     if not constant:
         return
     names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
-    warn_user(
-        f"Inputs that have the same value in all rows: {names}. The data say nothing of their weights, so predictions "
-        "for other values are as wide as the prior. Leave out constant inputs.",
-        PoorFitWarning,
-    )
+    why = "The data say nothing of their weights, so predictions for other values are as wide as the prior"
+    text = f"Inputs that have the same value in all rows: {names}. {why}. Leave out constant inputs."
+    warn_user(text, PoorFitWarning)
 
 
 def tell_of_empty_classes(data: Any, posterior: Any) -> None:
     """Warn of outputs of a network for classes of which there is no example."""
     if not (isinstance(data, Data) and data.y.ndim == 1 and isinstance(posterior, (Posterior, Mixture))):
         return
-    if not as_likelihood(posterior.bnn.settings["likelihood"]).has_labels:
-        return
+    has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
     outputs = posterior.members[0].outputs.shape[-1]
-    if outputs < 2:
-        return
-    empty = [str(label) for label, num in enumerate(data.class_counts(outputs)) if not num]
-    if empty:
-        warn_user(
-            f"No example has the label {' or '.join(empty)}, and the network has {outputs} outputs, one for each. "
-            "Give it as many outputs as there are classes, or pass examples of all of them.",
-            PoorFitWarning,
-        )
+    counts = data.class_counts(outputs) if has_labels and outputs > 1 else []
+    if empty := [str(label) for label, num in enumerate(counts) if not num]:
+        text = f"No example has the label {' or '.join(empty)}, and the network has {outputs} outputs, one for each"
+        remedy = "Give it as many outputs as there are classes, or pass examples of all of them"
+        warn_user(f"{text}. {remedy}.", PoorFitWarning)
 
 
 def fit_svi(

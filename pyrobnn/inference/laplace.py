@@ -60,10 +60,8 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
     dimension = setting.subnetwork or size
     needed = 3 * 8 * dimension**2
     if setting.structure == "full" and needed > _MOST_MATRIX_BYTES:
-        raise InputError(
-            f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use 'kron' or "
-            "'diag', sites='last_layer', or a subnetwork."
-        )
+        fault = f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB"
+        raise InputError(f"{fault}: use 'kron' or 'diag', sites='last_layer', or a subnetwork.")
     if setting.structure == "kron":
         _check_sides(bnn, weights, names, example[0][:1])
     require_real(latents, names)

@@ -177,11 +177,9 @@ def as_module(module: Any) -> LikelihoodModule:
         return module
     unused = [name for name in _BEYOND_FORWARD if name in dir(module)]
     if unused:
-        raise InputError(
-            f"{type(module).__name__}.{unused[0]} is used only of a module that inherits from "
-            "pyrobnn.likelihoods.LikelihoodModule: inherit from it in place of PyroModule.",
-            page="how-to/own-part",
-        )
+        base = "pyrobnn.likelihoods.LikelihoodModule: inherit from it in place of PyroModule"
+        fault = f"{type(module).__name__}.{unused[0]} is used only of a module that inherits from"
+        raise InputError(f"{fault} {base}.", page="how-to/own-part")
     return LikelihoodModule()
 
 
@@ -191,11 +189,8 @@ def with_offset(likelihood: Any, data: Any) -> Any:
     if name is None:
         return data
     if not isinstance(data, Data):
-        raise InputError(
-            f"The offset {name!r} is a column of data in memory, and a loader has no names: pass Data(x, y), as "
-            "bnn.Loader(loader).in_memory() makes of a loader.",
-            page=PAGE,
-        )
+        fault = f"The offset {name!r} is a column of data in memory, and a loader has no names"
+        raise InputError(f"{fault}: pass Data(x, y), as bnn.Loader(loader).in_memory() makes of a loader.", page=PAGE)
     return data.with_offset(name)
 
 
@@ -213,17 +208,11 @@ def check_width(likelihood: Any, y: Tensor, outputs: int) -> None:
     width = counted(needed, "network output")
     is_column = not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and y.ndim <= 2
     if is_column and bool((y >= 0).all() and (y < outputs).all() and (y == y.round()).all() and y.any()):
-        raise InputError(
-            f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
-            f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs {width}: change the width of the "
-            "last layer.",
-            page=PAGE,
-        )
-    raise InputError(
-        f"{likelihood!r} needs {width} for targets of shape {tuple(y.shape)}, the network has {outputs}: change the "
-        "width of its last layer.",
-        page=PAGE,
-    )
+        fault = f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs"
+        numbers = f"For numbers, {likelihood!r} needs {width}: change the width of the last layer"
+        raise InputError(f"{fault}: pass likelihood='categorical' for classes. {numbers}.", page=PAGE)
+    needed = f"{likelihood!r} needs {width} for targets of shape {tuple(y.shape)}"
+    raise InputError(f"{needed}, the network has {outputs}: change the width of its last layer.", page=PAGE)
 
 
 def num_columns(y: Tensor) -> int:
@@ -234,9 +223,8 @@ def num_columns(y: Tensor) -> int:
 def require_whole(y: Tensor, name: str, what: str = "labels") -> None:
     """Refuse targets, labels or counts, that are not whole numbers from 0 up."""
     if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(
-            f"{name} needs whole-number {what}, got values such as {float(y[y != y.round()][0]):g}.", page=PAGE
-        )
+        odd = float(y[y != y.round()][0])
+        raise InputError(f"{name} needs whole-number {what}, got values such as {odd:g}.", page=PAGE)
     if bool((y < 0).any()):
         raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.", page=PAGE)
 
@@ -300,11 +288,9 @@ class FromFunction(BaseLikelihood):
     standardizes_targets: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        raise InputError(
-            f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `build`, "
-            "and register it in pyrobnn.likelihoods.registry.",
-            page="how-to/own-part",
-        )
+        remedy = "write a class of settings with `build`, and register it in pyrobnn.likelihoods.registry"
+        text = f"{self!r} cannot be written to a file, since it is no setting"
+        raise InputError(f"{text}: {remedy}.", page="how-to/own-part")
 
     @functools.cached_property
     def integer_targets(self) -> bool:
@@ -323,11 +309,8 @@ class FromFunction(BaseLikelihood):
         for width in range(1, _MOST_OUTPUTS + 1):
             if _shapes(self._law(width)) == expected:
                 return width
-        raise InputError(
-            f"The function given as a likelihood gives no distribution for targets of shape {tuple(y.shape)} with 1 to "
-            f"{_MOST_OUTPUTS} outputs. With one output it gives {self._law(1)!r}.",
-            page=PAGE,
-        )
+        text = f"The function given as a likelihood gives no distribution for targets of shape {tuple(y.shape)} with 1"
+        raise InputError(f"{text} to {_MOST_OUTPUTS} outputs. With one output it gives {self._law(1)!r}.", page=PAGE)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         if self.outputs not in (None, outputs):

@@ -39,11 +39,9 @@ class PositiveLikelihood(WithNumber):
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         if not bool((y > 0).all()):
-            raise InputError(
-                f"{type(self).__name__} needs positive targets, got {float(y.min()):g}: for zeros among positive "
-                "numbers take a likelihood of real numbers, or of counts.",
-                page=PAGE,
-            )
+            remedy = "for zeros among positive numbers take a likelihood of real numbers, or of counts"
+            name, got = type(self).__name__, float(y.min())
+            raise InputError(f"{name} needs positive targets, got {got:g}: {remedy}.", page=PAGE)
         check_width(self, y, outputs)
 
 
@@ -145,12 +143,9 @@ class Beta(WithNumber):
         least, largest = float(y.min()), float(y.max())
         if least <= 0 or largest >= 1:
             at_ends = least == 0 or largest == 1
-            hint = "move 0 and 1 inwards, y = (y (N - 1) + 0.5) / N," if at_ends and 0 <= least <= largest <= 1 else (
-                "divide percentages by 100, or scale the targets into this range,"
-            )  # fmt: skip
-            raise InputError(
-                f"Beta needs targets above 0 and below 1, got {least:g} to {largest:g}: {hint} or take a likelihood "
-                "of real numbers.",
-                page=PAGE,
-            )
+            hint = "divide percentages by 100, or scale the targets into this range"
+            if at_ends and 0 <= least <= largest <= 1:
+                hint = "move 0 and 1 inwards, y = (y (N - 1) + 0.5) / N"
+            text = f"Beta needs targets above 0 and below 1, got {least:g} to {largest:g}"
+            raise InputError(f"{text}: {hint}, or take a likelihood of real numbers.", page=PAGE)
         check_width(self, y, outputs)

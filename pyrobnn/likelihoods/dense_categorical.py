@@ -71,17 +71,12 @@ class DenseCategorical(BaseLikelihood):
         fitting = [name for name, axis in axes.items() if f.shape[axis] == self.classes]
         shape = f"(N, {', '.join(map(str, f.shape[1:]))})"
         if not fitting:
-            raise InputError(
-                f"DenseCategorical(classes={self.classes}) needs logits (N, C, *positions) or (N, *positions, C); the "
-                f"network returns {shape}.",
-                page=PAGE,
-            )
+            needed = f"DenseCategorical(classes={self.classes}) needs logits (N, C, *positions) or (N, *positions, C)"
+            raise InputError(f"{needed}; the network returns {shape}.", page=PAGE)
         if len(fitting) > 1:
-            raise InputError(
-                f"The first and the last axis of the logits {shape} both have {self.classes} entries: say which counts "
-                'classes, DenseCategorical(..., class_axis="first") or "last".',
-                page=PAGE,
-            )
+            fault = f"The first and the last axis of the logits {shape} both have {self.classes} entries"
+            remedy = 'say which counts classes, DenseCategorical(..., class_axis="first") or "last"'
+            raise InputError(f"{fault}: {remedy}.", page=PAGE)
         return (f.movedim(1, -1) if fitting[0] == "first" else f).flatten(1)
 
     def num_outputs(self, y: Tensor) -> int:
@@ -90,28 +85,19 @@ class DenseCategorical(BaseLikelihood):
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         if y.ndim < 2:
-            raise InputError(
-                f"DenseCategorical needs labels (N, *positions), got {tuple(y.shape)}: for one label per example take "
-                "Categorical.",
-                page=PAGE,
-            )
-        if self.num_outputs(y) != outputs:
-            raise InputError(
-                f"Labels (N, {', '.join(map(str, y.shape[1:]))}) of {self.classes} classes need "
-                f"{self.num_outputs(y):,} logits for each example, the network returns {outputs:,}: their positions "
-                "must be the same.",
-                page=PAGE,
-            )
+            fault = f"DenseCategorical needs labels (N, *positions), got {tuple(y.shape)}"
+            raise InputError(f"{fault}: for one label per example take Categorical.", page=PAGE)
+        if (needed := self.num_outputs(y)) != outputs:
+            labels = f"Labels (N, {', '.join(map(str, y.shape[1:]))}) of {self.classes} classes"
+            fault = f"{labels} need {needed:,} logits for each example, the network returns {outputs:,}"
+            raise InputError(f"{fault}: their positions must be the same.", page=PAGE)
 
     def _require_labels(self, y: Tensor) -> None:
         labels = torch.where(y == self.ignore_index, 0, y)
         require_whole(labels, f"DenseCategorical, with ignore_index={self.ignore_index},")
-        if int(labels.max()) >= self.classes:
-            raise InputError(
-                f"DenseCategorical(classes={self.classes}) needs labels from 0 to {self.classes - 1}, got "
-                f"{int(labels.max())}.",
-                page=PAGE,
-            )
+        if (largest := int(labels.max())) >= self.classes:
+            needed = f"DenseCategorical(classes={self.classes}) needs labels from 0 to {self.classes - 1}"
+            raise InputError(f"{needed}, got {largest}.", page=PAGE)
 
 
 class DenseCategoricalFromLogits(LikelihoodModule):

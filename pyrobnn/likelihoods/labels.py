@@ -52,20 +52,16 @@ class Categorical(BaseLikelihood):
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         if y.ndim != 1:
-            raise InputError(
-                f"Categorical needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
-            )
+            needed = "Categorical needs one label per example, y of shape (N,)"
+            raise InputError(f"{needed}; got {tuple(y.shape)}.", page=PAGE)
         require_whole(y, "Categorical")
         if outputs < 2:
-            raise InputError(
-                f"Categorical needs a network with one output per class, at least 2; got {outputs}.", page=PAGE
-            )
-        if int(y.max()) >= outputs:
-            raise InputError(
-                f"Categorical with {outputs} network outputs needs labels from 0 to {outputs - 1}, got {int(y.max())}: "
-                "widen the last layer or renumber the labels.",
-                page=PAGE,
-            )
+            needed = "Categorical needs a network with one output per class, at least 2"
+            raise InputError(f"{needed}; got {outputs}.", page=PAGE)
+        if (largest := int(y.max())) >= outputs:
+            needed = f"Categorical with {outputs} network outputs needs labels from 0 to {outputs - 1}"
+            remedy = "widen the last layer or renumber the labels"
+            raise InputError(f"{needed}, got {largest}: {remedy}.", page=PAGE)
 
 
 class CategoricalFromLogits(LikelihoodModule):
@@ -119,11 +115,9 @@ class Bernoulli(BaseLikelihood):
     def check_targets(self, y: Tensor, outputs: int) -> None:
         strange = y[(y != 0) & (y != 1)]
         if len(strange):
-            raise InputError(
-                f"Bernoulli needs targets 0 and 1, got values such as {float(strange[0]):g}: encode the two classes as "
-                "0 and 1, or use Categorical for more classes.",
-                page=PAGE,
-            )
+            remedy = "encode the two classes as 0 and 1, or use Categorical for more classes"
+            got = f"values such as {float(strange[0]):g}"
+            raise InputError(f"Bernoulli needs targets 0 and 1, got {got}: {remedy}.", page=PAGE)
         check_width(self, y, outputs)
 
 
@@ -179,11 +173,8 @@ class Ordinal(BaseLikelihood):
         require_whole(y, repr(self))
         if int(y.max()) >= self.num_classes:
             labels = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
-            raise InputError(
-                f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {labels}: "
-                "number them in their order, or raise `num_classes`.",
-                page=PAGE,
-            )
+            fault = f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {labels}"
+            raise InputError(f"{fault}: number them in their order, or raise `num_classes`.", page=PAGE)
         check_width(self, y, outputs)
 
 

@@ -145,11 +145,9 @@ class NoisyLikelihood(WithNumber):
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
-            raise InputError(
-                f"{self!r} has {counted(len(self.scale), 'noise scale')}, and targets of shape {tuple(y.shape)} have "
-                f"{counted(num_columns(y), 'column')}: give one scale per column, or a single number for all.",
-                page=PAGE,
-            )
+            scales, columns = counted(len(self.scale), "noise scale"), counted(num_columns(y), "column")
+            fault = f"{self!r} has {scales}, and targets of shape {tuple(y.shape)} have {columns}"
+            raise InputError(f"{fault}: give one scale per column, or a single number for all.", page=PAGE)
         check_width(self, y, outputs)
 
 

@@ -94,7 +94,5 @@ def _pixels(x: Any, num: int) -> np.ndarray:
     if values.ndim == 4 and values.shape[1] in (1, 3):
         moved = np.moveaxis(values, 1, -1)
         return moved[..., 0] if values.shape[1] == 1 else (moved - moved.min()) / max(np.ptp(moved), 1e-12)
-    raise InputError(
-        f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square images, got shape {tuple(values.shape)}: "
-        "reshape it."
-    )
+    expected = "images (N, H, W), (N, 1 or 3, H, W), or rows of square images"
+    raise InputError(f"`x` must be {expected}, got shape {tuple(values.shape)}: reshape it.")

@@ -55,7 +55,6 @@ class Prediction:
         scaler: the map between the units of the model and the original units, if targets were standardised.
 
     Attributes:
-        distribution: as given.
         scaler: as given; the map that changes nothing if not given, and for classes.
         first_row: the number of the first input, for warnings: not 0 for a later block of a table.
 
@@ -156,12 +155,9 @@ class Prediction:
             self._told.add(what)
             first = self.first_row + (current_spelling.get() == "command")  # rows count from 1 at the command line
             where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of((is_few.nonzero()[:, 0] + first).tolist())})"
-            warn_user(
-                f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}: a few draws predict "
-                "far larger targets than the others. See docs/how-to/likelihoods.md.",
-                FewDrawsWarning,
-                remedy=MEDIAN,
-            )
+            text = f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}"
+            why = "a few draws predict far larger targets than the others. See docs/how-to/likelihoods.md."
+            warn_user(f"{text}: {why}", FewDrawsWarning, remedy=MEDIAN)
 
     @functools.cached_property
     def rests_on_few_draws(self) -> Tensor:
@@ -171,9 +167,8 @@ class Prediction:
         mean. Of real targets it is that of the variance, below 4.
         """
         is_positive, fewest = self.is_positive, min(_FEWEST, self.num_draws / 5)
-        is_limited = not all(
-            torch.as_tensor(end, device="cpu").isinf().all() for end in support.ends(self._base.support)
-        )
+        ends = support.ends(self._base.support)
+        is_limited = not all(torch.as_tensor(end, device="cpu").isinf().all() for end in ends)
         if not is_positive and (fewest <= 1 or is_limited or not self.has_moments):
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
 
@@ -618,11 +613,8 @@ def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
         if not isinstance(loader, Loader):
             return predict(self, x, **options)
         if loader.shuffles:
-            raise InputError(
-                "The DataLoader takes its examples in random order, so nobody could tell which prediction is whose: "
-                "pass a DataLoader with shuffle=False.",
-                page="how-to/large-data",
-            )
+            fault = "The DataLoader takes its examples in random order, so nobody could tell which prediction is whose"
+            raise InputError(f"{fault}: pass a DataLoader with shuffle=False.", page="how-to/large-data")
         parts = [predict(self, inputs, **options) for inputs in loader.one_pass(loader.inputs_of)]
         shapes = {tuple(part.distribution.event_shape) for part in parts}
         if len(shapes) > 1:

@@ -75,10 +75,8 @@ class StochasticGradient(ChainMethod):
                     finite = walk.state[0].isfinite().all(1)
                     if not bool(finite.all()):
                         chain = int((~finite).nonzero()[0]) + 1
-                        raise FloatingPointError(
-                            f"Chain {chain} of {name} is no longer finite at step {walk.step}: give a smaller "
-                            "`step_size`, or standardise the data."
-                        )
+                        fault = f"Chain {chain} of {name} is no longer finite at step {walk.step}"
+                        raise FloatingPointError(f"{fault}: give a smaller `step_size`, or standardise the data.")
                     bar.update(walk.step - bar.n)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
         kept = walk.rates[self.burnt + self.thinning - 1 :: self.thinning].expand(self.num_chains, -1)
