@@ -40,12 +40,11 @@ def read_tree(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         if _seal(header["tree"], tensors) != header["sha256"]:
             raise ValueError("the checksum differs")
-        tree: dict[str, Any] = json.loads(
+        return json.loads(
             header["tree"], object_hook=lambda table: tensors[table[_TENSOR]] if table.keys() == {_TENSOR} else table
         )
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or remove it to start anew.") from None
-    return tree
 
 
 def _without_tensors(value: Any, tensors: dict[str, Tensor], where: str) -> Any:

@@ -44,9 +44,8 @@ def private(name: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError):
-        raise MissingFromTorch(
-            f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} has: use that."
-        ) from None
+        lacks = f"torch {torch.__version__} has no {module}.{attribute}"
+        raise MissingFromTorch(f"{lacks}, which torch {TRIED} has: use that.") from None
 
 
 @contextmanager

@@ -31,9 +31,8 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
         if "DefaultCPUAllocator" in str(error):  # torch has no exception class for CPU memory
             raise
         looped(*example)
-        reason = (
-            f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
-        )
+        reason = "torch.func.vmap does not take the model, which therefore runs in a slower loop"
+        reason = f"{reason}: {first_sentence(error)}"
     else:
         if has_drawn() or all(map(are_close, tree_leaves(batched), tree_leaves(looped(*example)))):
             return mapped

@@ -59,9 +59,8 @@ def prior_curvature(
         precision[name] = torch.where(is_bad, spread, diagonal)
         clipped[name] = int(is_bad.sum())
         if not bool((precision[name] > 0).all()):
-            raise InputError(
-                f"Laplace: the prior of {name!r} is flat, its precision is zero in {value.dtype}: give it a scale."
-            )
+            fault = f"the prior of {name!r} is flat, its precision is zero in {value.dtype}"
+            raise InputError(f"Laplace: {fault}: give it a scale.")
     return PriorCurvature(precision, clipped, joint)
 
 

@@ -117,9 +117,8 @@ class Dataset:
             (398, 44)
         """
         if i not in range(self.num_splits):
-            raise InputError(
-                f"{self.name} has splits 0 to {self.num_splits - 1}, got {i!r}: pass a number in that range."
-            )
+            known = f"{self.name} has splits 0 to {self.num_splits - 1}"
+            raise InputError(f"{known}, got {i!r}: pass a number in that range.")
         train, test = self.rows(i)
         return self.to_fit(train), self.data[test]
 

@@ -86,11 +86,9 @@ def load_table(
     from pyrobnn.tables.encoder import Encoder
 
     path = Path(path)
-    written = {"sep": sep, "decimal": decimal, "encoding": encoding}
+    written = {"sep": sep, "decimal": decimal, "encoding": encoding, "missing": missing}
     left_out = [name for name in (*drop, groups) if name is not None]
-    table = read(
-        path, target=target, task=task, id=id, drop=left_out, categories=categories, missing=missing, **written
-    )
+    table = read(path, target=target, task=task, id=id, drop=left_out, categories=categories, **written)
     found = table.target
     assert found is not None  # a target was named
     features = table.columns.iloc[table.rows]

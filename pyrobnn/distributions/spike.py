@@ -100,9 +100,8 @@ def _derivatives(a: float, x: Tensor, t: Tensor, k: Tensor) -> Tensor:
     inside = torch.sigmoid(odds)
     first = -2 * w * inside
     second = -2 * inside + 4 * w.square() * inside * (1 - inside)
-    f, f_m, f_s, f_ms, f_mm = (
-        (weights * values).sum(0) for values in (softplus(odds), first, first * z, second * z, second)
-    )
+    parts = (softplus(odds), first, first * z, second * z, second)
+    f, f_m, f_s, f_ms, f_mm = ((weights * values).sum(0) for values in parts)
     m_x, m_s = growth / (2 * m), 2 * x * s / m
     m_xs = (2 * s - m_x * m_s) / m
     s_t = -1 / (k * s * t.pow(3))

@@ -159,9 +159,8 @@ def _within(support: Any, value: Tensor, function: Callable[[Tensor], Tensor]) -
     if _is_infinite(lower) and _is_infinite(upper):
         return function(value)
     below, above = value < lower if support.is_discrete else value <= lower, value >= upper
-    values = function(
-        torch.where(below | above, torch.as_tensor(_point(support), device=value.device).to(value), value)
-    )
+    inner = torch.as_tensor(_point(support), device=value.device).to(value)
+    values = function(torch.where(below | above, inner, value))
     return values.masked_fill(below, 0.0).masked_fill(above, 1.0)
 
 

@@ -139,9 +139,8 @@ class CensoredNormal(Elementwise):
 
         The centre is loc if the limits allow, else the nearer limit: no large moments are subtracted from each other.
         """
-        lower, upper = (
-            None if limit is None else (limit - self.loc) / self.scale for limit in (self.lower, self.upper)
-        )
+        limits = (self.lower, self.upper)
+        lower, upper = (None if limit is None else (limit - self.loc) / self.scale for limit in limits)
         centre = self._clip(self.loc).sub(self.loc) / self.scale
         return _excess_up_to(centre, upper), _excess_up_to(-centre, None if lower is None else -lower)
 

@@ -156,9 +156,8 @@ def checked_method(method: Any, data: Any) -> Any:
         raise InputError(f"{said} is a guide, which a method trains: pass bnn.SVI(guide=bnn.guides.{said}).")
     if not isinstance(method, Method) or isinstance(method, type):
         remedy = f": pass {method.__name__}()" if isinstance(method, type) else ""
-        raise InputError(
-            f"Expected a method such as SVI(...), got {shown(method)}{remedy}. Others inherit from BaseMethod."
-        )
+        got = f"{shown(method)}{remedy}"
+        raise InputError(f"Expected a method such as SVI(...), got {got}. Others inherit from BaseMethod.")
     return method
 
 

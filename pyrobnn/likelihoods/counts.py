@@ -105,8 +105,6 @@ class NegativeBinomial(WithNumber, CountLikelihood):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
-        >>> posterior.predict([[1.0]]).variance.shape
-        torch.Size([1])
     """
 
     dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Estimated = "tuned"
@@ -140,8 +138,6 @@ class ZeroInflated(WithNumber, CountLikelihood):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 2), likelihood=bnn.likelihoods.ZeroInflated(dispersion=0))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 0, 7], steps=20, seed=0, progress=False)
-        >>> posterior.predict([[1.0]]).log_prob([0]).shape
-        torch.Size([1])
     """
 
     dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Estimated = "tuned"

@@ -55,9 +55,8 @@ class DenseCategorical(BaseLikelihood):
     def __post_init__(self) -> None:
         """Refuse a label of a class as the label of positions that do not count."""
         if 0 <= self.ignore_index < self.classes:
-            raise InputError(
-                f"`ignore_index` must not be the label of one of the {self.classes} classes, got {self.ignore_index}."
-            )
+            of_class = f"the label of one of the {self.classes} classes"
+            raise InputError(f"`ignore_index` must not be {of_class}, got {self.ignore_index}.")
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         return DenseCategoricalFromLogits(self.classes, target_scale.shape, self.ignore_index)

@@ -100,9 +100,8 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
     band(axis, LEVELS, low, high, color=PALE, label="95 % of calibrated lines")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="calibrated")
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
-    axis.set(
-        xlabel="nominal level of the interval", ylabel=f"share of {plain(target)} inside", xlim=(0, 1), ylim=(0, 1.02)
-    )
+    axis.set(xlabel="nominal level of the interval", ylabel=f"share of {plain(target)} inside")
+    axis.set(xlim=(0, 1), ylim=(0, 1.02))
     axis.set_box_aspect(1)
     axis.set_anchor("N")
     title(axis, "Coverage of predictive intervals")

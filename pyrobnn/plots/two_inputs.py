@@ -162,7 +162,6 @@ def _of_numbers(prediction: Prediction, target: str) -> list[Surface]:
         f"Standard deviation of {target}": prediction.std,
         f"Epistemic standard deviation of {target}": prediction.epistemic_std,
     }
-    spreads = [
-        (heading, spread := first_column(values), 0.0, float(spread.max())) for heading, values in measures.items()
-    ]
-    return [(f"Mean of {target}", mean, float(mean.min()), float(mean.max())), *spreads]
+    spreads = ((heading, first_column(values)) for heading, values in measures.items())
+    each = [(heading, spread, 0.0, float(spread.max())) for heading, spread in spreads]
+    return [(f"Mean of {target}", mean, float(mean.min()), float(mean.max())), *each]

@@ -309,9 +309,8 @@ class Prediction:
             tensor([0.5000])
         """
         self._require_quantiles("Values of the distribution function")
-        return self.by_rows(
-            lambda part, y: support.cdf(support.base_of(part._unchecked), part._scaled(y)).mean(0), self._targets(y)
-        )
+        targets, base_of = self._targets(y), support.base_of
+        return self.by_rows(lambda part, y: support.cdf(base_of(part._unchecked), part._scaled(y)).mean(0), targets)
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """Return quantiles of the mixture by its distribution function: for counts, the smallest y with P(Y <= y) >= q.

@@ -41,9 +41,8 @@ _OPERATIONS, _OPERATIONS_EACH = 4000, 200  # of torch, and more for each of the 
 _TEXT, _TEXT_EACH, _DEPTH = 2**13, 2**8, 32
 """Characters of the settings of model and guide, more for each of the tensors, and the depth of tables in them."""
 _LARGEST_NUMBER = 16
-_NO_LARGER = tuple(
-    getattr(torch.ops.aten, name) for name in ("_is_all_true", "all", "cat", "cumsum", "logsumexp", "randn_like")
-)
+_NAMES = ("_is_all_true", "all", "cat", "cumsum", "logsumexp", "randn_like")
+_NO_LARGER = tuple(getattr(torch.ops.aten, name) for name in _NAMES)
 """Operations whose result has no more numbers than their tensors."""
 
 
@@ -77,9 +76,8 @@ class Bounds(OperationMode):
         return result
 
     def _too_much(self, demand: str) -> InputError:
-        return InputError(
-            f"{self._path} does not fit: its settings ask for {demand} than its tensors can fill: restore the file."
-        )
+        fault = f"its settings ask for {demand} than its tensors can fill"
+        return InputError(f"{self._path} does not fit: {fault}: restore the file.")
 
 
 def at_most(func: Any, args: Any, kwargs: Any) -> float:
@@ -197,9 +195,8 @@ def content_of(path: Path) -> dict[str, Any]:
     content = read_tree(path)
     version = content.pop("format_version", None)
     if version != FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version}, this pyrobnn reads {FORMAT_VERSION}: use the pyrobnn that wrote it."
-        )
+        fault = f"has format version {version}, this pyrobnn reads {FORMAT_VERSION}"
+        raise InputError(f"{path} {fault}: use the pyrobnn that wrote it.")
     return content
 
 

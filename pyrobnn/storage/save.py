@@ -75,10 +75,9 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     }
     left_out = {} if body else frozen(posterior.bnn)
     if not (body or left_out):
-        text = (
-            "The network has no frozen parameters to leave out: save it with body=True, or freeze them before the fit."
-        )
-        raise InputError(text, page="how-to/hugging-face")
+        remedy = "save it with body=True, or freeze them before the fit"
+        fault = "The network has no frozen parameters to leave out"
+        raise InputError(f"{fault}: {remedy}.", page="how-to/hugging-face")
     return {
         "seed": posterior.seed,
         "info": posterior.record.to_table(),

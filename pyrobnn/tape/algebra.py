@@ -215,9 +215,8 @@ class Algebra:
             return Ref(first.value, first.offset, (total,), (1,))
         if len(parts) == 1 or not all(_is_whole(ref) and ref.value.what == first.value.what for ref in parts):
             return None
-        operands = [
-            [_flat(each) for each in column] for column in zip(*(ref.value.inputs for ref in parts), strict=True)
-        ]
+        by_place = zip(*(ref.value.inputs for ref in parts), strict=True)
+        operands = [[_flat(each) for each in column] for column in by_place]
         if any(ref is None for column in operands for ref in column):
             return None
         columns = [[ref for ref in column if ref is not None] for column in operands]

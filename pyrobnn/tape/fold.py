@@ -257,7 +257,5 @@ def _changed(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_view(target: Any) -> bool:
-    schema = target._schema
-    return target in _IN_PLACE_VIEWS or (
-        not schema.is_mutable and any(result.alias_info is not None for result in schema.returns)
-    )
+    shares = any(result.alias_info is not None for result in target._schema.returns)
+    return target in _IN_PLACE_VIEWS or (shares and not target._schema.is_mutable)

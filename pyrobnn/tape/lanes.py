@@ -97,9 +97,8 @@ class Lanes:
         if value.what == "sum":
             blocks = -(-self._numbers // self._block)
             partial = self._memory.keep(bytes(8 * blocks))
-            self._lanes.append(
-                (f"sum.{value.kind}", [("at", partial, 0), self._vector(value.inputs[0])], [self._block])
-            )
+            operands = [("at", partial, 0), self._vector(value.inputs[0])]
+            self._lanes.append((f"sum.{value.kind}", operands, [self._block]))
             number = ("f32", "f64", "i64").index(value.kind)
             self._sums.append(_SUM.pack(partial, self._memory.address(value.place), number))
             return
@@ -127,9 +126,8 @@ class Lanes:
         self._lanes.append((name, [out, *operands], None))
         self._where[value] = out
         if needs and out[0] == "slot":
-            self._lanes.append(
-                (f"store.{value.kind}", [("at", self._memory.address(place), 0), out], self._layout(place))
-            )
+            operands = [("at", self._memory.address(place), 0), out]
+            self._lanes.append((f"store.{value.kind}", operands, self._layout(place)))
 
     def _slot(self, kind: str) -> Operand:
         self._count += 1
@@ -146,9 +144,8 @@ class Lanes:
         key = (ref.value, ref.offset, ref.squeezed())
         if key not in self._where:
             self._where[key] = self._slot(ref.kind)
-            self._lanes.append(
-                (f"load.{ref.kind}", [self._where[key], ("at", self._memory.address(ref), 0)], self._layout(ref))
-            )
+            operands = [self._where[key], ("at", self._memory.address(ref), 0)]
+            self._lanes.append((f"load.{ref.kind}", operands, self._layout(ref)))
         return self._where[key]
 
     def _vector(self, ref: Ref) -> Operand:

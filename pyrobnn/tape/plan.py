@@ -106,9 +106,8 @@ class Tape:
         for d, (n, s, o) in enumerate(zip(a.size, a.stride, value.place.stride, strict=True)):
             if n != 1:
                 sides[d in value.dims].append((n, o, s))
-        (sizes, outs, ins), (counts, _, steps) = (
-            zip(*[(1, 0, 0)] * (3 - len(side)), *side, strict=True) for side in sides
-        )
+        padded = (zip(*[(1, 0, 0)] * (3 - len(side)), *side, strict=True) for side in sides)
+        (sizes, outs, ins), (counts, _, steps) = padded
         start = [self._memory.address(value.place), self._memory.address(a), int(value.kind == "f64")]
         return Instruction(REDUCE, [*start, _REDUCED.index(value.what), *sizes, *outs, *ins, *counts, *steps])
 

@@ -59,13 +59,11 @@ def _compared(fold: Fold, node: fx.Node, a: Ref, b: Any, *, what: str) -> Ref:
 
 for _name in UNARY:
     RULES[f"{_name}.default"] = partial(_apply, _name)
-for _name, _what in {"mul": "mul", "div": "div", "maximum": "max", "minimum": "min"}.items():
+_SHORT = {"maximum": "max", "minimum": "min", "sgn": "sign"}
+for _name in ("mul", "div", "maximum", "minimum", "sign", "sgn", "square"):
     for _form in ("default", "Tensor", "Scalar"):
-        RULES[f"{_name}.{_form}"] = partial(_apply, _what)
+        RULES[f"{_name}.{_form}"] = partial(_apply, _SHORT.get(_name, _name))
 _FORMULAS: dict[str, Callable[..., Ref]] = {
-    "sgn.default": lambda do, a: do("sign", a),
-    "sign.default": lambda do, a: do("sign", a),
-    "square.default": lambda do, a: do("square", a),
     "silu.default": lambda do, a: do("mul", a, do("sigmoid", a)),
     "lerp.Scalar": lambda do, a, b, weight: do("lerp", a, b, weight),
     "addcmul.default": lambda do, a, b, c, value=1: do("add", a, do("mul", do("mul", b, c), value)),

@@ -86,9 +86,8 @@ def find(name: str) -> Path | None:
             if _is_private(folder) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
                 return library
             if library.exists():
-                _log.warning(
-                    "%s is not loaded: it or a folder above it belongs to others, or is open to them.", library
-                )
+                why = "it or a folder above it belongs to others, or is open to them"
+                _log.warning("%s is not loaded: %s.", library, why)
     return None
 
 

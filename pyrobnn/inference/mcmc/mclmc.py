@@ -332,8 +332,6 @@ class MCLMC(Microcanonical):
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.MCLMC(num_draws=10, warmup=40, num_chains=2)  # take 500 draws or more
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
-        >>> posterior.predict([[0.0], [1.0]], num_draws=20)
-        Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
     num_draws: Count = 1000

@@ -122,8 +122,6 @@ class SGLD(StochasticGradient):
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=10, thinning=1, num_chains=2, batch_size=8)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
-        >>> posterior.draw(5)["0.weight"].shape
-        torch.Size([5, 5, 1])
     """
 
     def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
@@ -150,8 +148,6 @@ class SGHMC(StochasticGradient):
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.SGHMC(step_size=1e-3, num_draws=10, burn_in=10, thinning=1, num_chains=2)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
-        >>> posterior.predict([[0.0], [1.0]], num_draws=20)
-        Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
     friction: Positive | None = None
