@@ -91,11 +91,8 @@ def _as_array(value: Any, name: str) -> np.ndarray:
         raise InputError(f"`{name}` must be a rectangular array of numbers, got rows of unequal length.") from None
     except (TypeError, RuntimeError) as error:
         raise InputError(f"`{name}` cannot be read as an array ({error}): pass one tensor or array.") from None
-    return _of_objects(array, name) if array.dtype == object else array
-
-
-def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Return objects as float64; refuse values that are not numbers."""
+    if array.dtype != object:
+        return array
     try:
         return array.astype(float)
     except (TypeError, ValueError, OverflowError):

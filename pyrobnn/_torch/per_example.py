@@ -170,10 +170,8 @@ class PerExample(TorchFunctionMode):
         """Note the layer that perturbs a weight or bias, None for a use of the shared draw, and refuse two kinds."""
         name = self._names.get(id(value))
         if name is not None and self._owners.setdefault(id(value), owner) != owner:
-            raise InputError(
-                f"The network uses {name!r} in more than one way, and noise for each example would make them disagree: "
-                f"give it a shared draw, such as guide={{{name!r}: MeanField(), '*': ...}}."
-            )
+            why = f"The network uses {name!r} in more than one way, and noise for each example would make them disagree"
+            raise InputError(f"{why}: give it a shared draw, such as guide={{{name!r}: MeanField(), '*': ...}}.")
 
 
 def _entries(x: Tensor, channel: int) -> Tensor:

@@ -138,10 +138,9 @@ class Kind(ABC):
 def require_finite(value: Tensor, name: str) -> None:
     """Refuse curvature that is not finite."""
     if not bool(value.isfinite().all()):
-        raise FloatingPointError(
-            f"Laplace: the curvature in {name} is not finite. Look for infinities in the data, or for weights that "
-            "have run away: a smaller learning rate or a narrower prior keeps them."
-        )
+        advice = "Look for infinities in the data, or for weights that have run away"
+        keeps = "a smaller learning rate or a narrower prior keeps them"
+        raise FloatingPointError(f"Laplace: the curvature in {name} is not finite. {advice}: {keeps}.")
 
 
 def conditioned_likelihood(bnn: BNN, others: Mapping[str, Tensor]) -> Any:

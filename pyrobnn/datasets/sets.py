@@ -312,8 +312,9 @@ def read_bundled(_: Sequence[Path], *, loader: str, target: str, **options: Any)
     return Data(x, np.asarray(bunch.target), standardize=True, feature_names=names, target_name=target), ()
 
 
-def _classes(name: str, rows: int, columns: int, *labels: str, loader: str, target: str, source: str) -> DatasetInfo:
-    read, where = partial(read_bundled, loader=loader, target=target), f"UCI {source}; scikit-learn"
+def _classes(name: str, rows: int, columns: int, *labels: str, target: str, source: str) -> DatasetInfo:
+    read = partial(read_bundled, loader=name.replace("-", "_"), target=target)
+    where = f"UCI {source}; scikit-learn"
     return DatasetInfo(name, "classification", rows, columns, read, (), where, class_names=labels)
 
 
@@ -336,11 +337,9 @@ _TOYS = tuple(
 )
 BUNDLED_SETS = (
     DatasetInfo("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
-    _classes(
-        "breast-cancer", 569, 30, "malignant", "benign", loader="breast_cancer", target="diagnosis", source=_CANCER
-    ),
-    _classes("wine", 178, 13, "class_0", "class_1", "class_2", loader="wine", target="cultivar", source="Wine"),
-    _classes("digits", 1797, 64, *"0123456789", loader="digits", target="digit", source=_DIGITS),
+    _classes("breast-cancer", 569, 30, "malignant", "benign", target="diagnosis", source=_CANCER),
+    _classes("wine", 178, 13, "class_0", "class_1", "class_2", target="cultivar", source="Wine"),
+    _classes("digits", 1797, 64, *"0123456789", target="digit", source=_DIGITS),
     *_TOYS,
 )
 SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}

@@ -155,10 +155,9 @@ def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress:
 def by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
     """Return the model and the run with what the rules choose."""
     if not isinstance(data, Data) or len(data) < _FEWEST_ROWS:
-        raise InputError(
-            f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples: pass Data(x, y), as "
-            "bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()."
-        )
+        rule = f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples"
+        remedy = "pass Data(x, y), as bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()"
+        raise InputError(f"{rule}: {remedy}.")
     if run.start is not None:
         raise InputError("`start` goes with a method: pass bnn.SVI(guide=...), with the guide of the posterior.")
 

@@ -115,10 +115,9 @@ def _check_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X
     for use in Tracker(bnn, weights, names, x).alone.uses:
         side = max(use.inputs.shape[2], use.positions(use.output).shape[2]) if use.kind == "matrix" else 0
         if side > most:
-            raise InputError(
-                f"Laplace(structure='kron') takes eigenvectors of a {side:,} x {side:,} matrix for {use.sites[0]!r}, "
-                f"in {24 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."
-            )
+            size = f"{side:,} x {side:,} matrix for {use.sites[0]!r}, in {24 * side**2 / 2**30:,.0f} GiB"
+            remedy = "use structure='diag', or sites='last_layer'"
+            raise InputError(f"Laplace(structure='kron') takes eigenvectors of a {size}: {remedy}.")
 
 
 _PRODUCT_TOLERANCE = 1e-3
@@ -324,20 +323,15 @@ def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> Non
             "guess: check it on held-out data, take a normal prior, or guide='mean_field'."
         )
     if prior.joint and setting.structure != "full":
-        warn_user(
-            f"Laplace: the prior correlates the entries of {', '.join(prior.joint)}, and "
-            f"structure={setting.structure!r} takes the diagonal alone: structure='full' takes all of it."
-        )
+        text = f"structure={setting.structure!r} takes the diagonal alone: structure='full' takes all of it"
+        warn_user(f"Laplace: the prior correlates the entries of {', '.join(prior.joint)}, and {text}.")
     if record.repaired:
-        warn_user(
-            f"Laplace: {record.repaired:,} directions of the curvature were not positive, or mere rounding, and take "
-            "the prior's precision: train longer, use curvature='ggn', or float64."
-        )
+        fault = f"{record.repaired:,} directions of the curvature were not positive, or mere rounding"
+        remedy = "train longer, use curvature='ggn', or float64"
+        warn_user(f"Laplace: {fault}, and take the prior's precision: {remedy}.")
     if record.product_error:
-        warn_user(
-            f"Laplace: the prior's precision of {', '.join(record.product_error)} is no product over inputs and "
-            f"outputs, and the closest, at most {max(record.product_error.values()):.3g} times off, stands in: "
-            "structure='full' or 'diag' take it exactly."
-        )
+        fault = f"the prior's precision of {', '.join(record.product_error)} is no product over inputs and outputs"
+        stands_in = f"the closest, at most {max(record.product_error.values()):.3g} times off, stands in"
+        warn_user(f"Laplace: {fault}, and {stands_in}: structure='full' or 'diag' take it exactly.")
     if record.slow:
         warn_user(f"Laplace: {', '.join(record.slow)} belong to layers of unknown structure, and took a slower path.")

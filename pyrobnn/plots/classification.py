@@ -56,9 +56,11 @@ def reliability(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row",
 
 def draw_reliability(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "class") -> None:
     """Draw the accuracy of each bin of confidence, with the noise that its number of examples has if it is right."""
+    from scipy.stats import binom
+
     bins = reliability_bins(prediction, y)
     mean, accuracy, count = bins.confidence, bins.accuracy, bins.count
-    low, high = _binomial_ends(mean, count)
+    low, high = (binom.ppf(level, count, mean.clip(0, 1)) / count for level in (0.025, 0.975))
     axis.vlines(mean, low, high, color=PALE, linewidth=9, label="95 % if calibrated")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(mean, accuracy, "o", color=BLUE, ms=5, label="observed")
@@ -124,14 +126,6 @@ def confusion(
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
     title(axis, f"Confusion: {counts.trace()} of {counts.sum()} are right")
     return figure
-
-
-def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the quantiles between which 95 % of the shares of so many examples lie."""
-    from scipy.stats import binom
-
-    low, high = (binom.ppf(level, count, share.clip(0, 1)) / count for level in (0.025, 0.975))
-    return low, high
 
 
 def draw_confidence(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "class") -> None:

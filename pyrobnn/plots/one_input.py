@@ -60,10 +60,8 @@ def fit_1d(
     train = examples([posterior], train)
     inputs = _grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or inputs.ndim != 2 or inputs.shape[1] != 1:
-        raise InputError(
-            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(inputs.shape)}: for more use "
-            "`bnn.plots.observed_vs_predicted(posterior.predict(x), y)`."
-        )
+        fault = f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(inputs.shape)}"
+        raise InputError(f"{fault}: for more use `bnn.plots.observed_vs_predicted(posterior.predict(x), y)`.")
     inputs = inputs.sort(0).values
     prediction = posterior.predict(inputs, num_draws=num_draws)
     require_real(prediction, "fit_1d")
@@ -98,10 +96,8 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, 
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
     data = examples(posteriors.values(), data)
     if not is_number(data.x):
-        raise InputError(
-            f"`compare_guides` draws one input, got x of shape {shape_of(data.x)}: for more compare their scores, by "
-            "`bnn.compare_scores`, or by `bnn.compare`, which `az.plot_compare` draws."
-        )
+        remedy = "compare their scores, by `bnn.compare_scores`, or by `bnn.compare`, which `az.plot_compare` draws"
+        raise InputError(f"`compare_guides` draws one input, got x of shape {shape_of(data.x)}: for more {remedy}.")
     inputs = _grid_around(data, [*posteriors.values()]).sort(0).values
     predictions = [each.predict(inputs, num_draws=num_draws) for each in posteriors.values()]
     figure, axes = grid(len(predictions), 3)

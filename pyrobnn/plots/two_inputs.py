@@ -58,10 +58,9 @@ def decision_surface(
     """
     data = examples([posterior], data)
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
-        raise InputError(
-            f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "
-            "`reliability(posterior.predict(x), y)` or `observed_vs_predicted(posterior.predict(x), y)` for more."
-        )
+        others = "`reliability(posterior.predict(x), y)` or `observed_vs_predicted(posterior.predict(x), y)` for more"
+        got = f"got x of shape {shape_of(data.x)}"
+        raise InputError(f"`decision_surface` draws two inputs, {got}: use `fit_1d` for 1 input, and {others}.")
     plane = Plane.of(posterior, data, num_draws=num_draws)
     figure, axes = panels(len(plane.surfaces), layout)
     for number, axis in enumerate(axes):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrobnn.tape.algebra import Algebra, broadcast
-from pyrobnn.tape.values import CALL, CHANGING_CALL, KINDS, NATIVE, Outside, Ref, Storage, Value, View, numel
+from pyrobnn.tape.values import CALL, CHANGING_CALL, KINDS, NATIVE, Outside, Ref, Storage, Value, View, numel, read_by
 
 _aten = torch.ops.aten
 _IN_PLACE_VIEWS = (
@@ -58,10 +58,7 @@ class Fold(Algebra):
 
     def result(self) -> list[Value]:
         """Return what there is to compute for the tensors that the graph changes, in an order in which that works."""
-        readers: dict[Value, list[Value]] = {}
-        for value in self._values:
-            for ref in value.inputs:
-                readers.setdefault(ref.value, []).append(value)
+        readers = read_by(self._values)
         for value in [*readers, *self._values]:
             if value.next is not None:
                 writer = value.next.inputs[0].value if value.next.what == "part" else value.next

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn.tape.values import BYTES, DTYPES, EACH, Group, Ref, Storage, Value, numel
+from pyrobnn.tape.values import BYTES, DTYPES, EACH, Group, Ref, Storage, Value, numel, read_by
 
 ALIGNED = 64
 """Bytes at whose multiples storages begin."""
@@ -24,7 +24,7 @@ class Memory:
         self._kept: list[Any] = []
         self._numbers: dict[tuple[str, str], int] = {}
         self._addresses: dict[Storage, int] = {}
-        self.readers = _readers([value for group in (*once, *steps) for value in group])
+        self.readers = read_by([value for group in (*once, *steps) for value in group])
         lives = self._lives(steps) | dict.fromkeys(_staying(once), (-1, len(steps)))
         sizes = {
             storage: -(-storage.numbers * BYTES[storage.kind] // ALIGNED) * ALIGNED
@@ -107,14 +107,6 @@ def root(storage: Storage) -> Storage:
 def start(storage: Storage) -> int:
     """Return the number of its root with which a storage begins."""
     return 0 if storage.parent is None else storage.parent[1] + start(storage.parent[0])
-
-
-def _readers(values: list[Value]) -> dict[Value, list[Value]]:
-    readers: dict[Value, list[Value]] = {}
-    for value in values:
-        for read in dict.fromkeys(ref.value for ref in value.inputs):
-            readers.setdefault(read, []).append(value)
-    return readers
 
 
 def _read(value: Value) -> list[Value]:

@@ -143,6 +143,15 @@ def numel(size: Size) -> int:
     return math.prod(size)
 
 
+def read_by(values: Sequence[Value]) -> dict[Value, list[Value]]:
+    """Return those of some values that read each value."""
+    readers: dict[Value, list[Value]] = {}
+    for value in values:
+        for read in dict.fromkeys(ref.value for ref in value.inputs):
+            readers.setdefault(read, []).append(value)
+    return readers
+
+
 Group = list[Value]
 """Values that one instruction computes: many that work element by element, or a single one of another kind."""
 

@@ -265,8 +265,7 @@ def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
     if node["mask"] is not None or not isinstance(node["scale"], (int, float)) or node["scale"] != 1:
         return None
     if type(base) is ScaleMixtureNormal:
-        names = ("pi", "sigma1", "sigma2")
-        parameters = {name: getattr(base, name) for name in names}
+        parameters = {name: getattr(base, name) for name in ("pi", "sigma1", "sigma2")}
         if all(value.ndim == 0 for value in parameters.values()):
             return (ScaleMixtureNormal, *map(id, parameters.values())), parameters
     elif isinstance(base, Normal) and type(base).log_prob is Normal.log_prob:

@@ -241,10 +241,7 @@ def _make_move(fit: TrainingState) -> Callable[..., Tree]:
 def _tables(replicates: tuple[int, ...], batch_size: int | None, num_rates: int, like: Tensor) -> Tree:
     """Return the inputs that the graph reads at its position, the position, and the output that it writes there."""
     shape, device = (MAX_BLOCK, *replicates), like.device
-    tables = {
-        "rates": torch.zeros(*shape, num_rates, dtype=like.dtype, device=device),
-        "kl_weight": torch.zeros(shape, dtype=like.dtype, device=device),
-    }
+    tables = {"rates": like.new_zeros(*shape, num_rates), "kl_weight": like.new_zeros(shape)}
     if batch_size is not None:
         tables["rows"] = torch.zeros(*shape, batch_size, dtype=torch.int64, device=device)
     return {
