@@ -81,10 +81,9 @@ def refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
     weights = {id(net.get_parameter(name)) for name in names}
     for prefix, module in net.named_modules():
         if isinstance(module, _EMBEDDINGS) and module.max_norm is not None and id(module.weight) in weights:
-            raise InputError(
-                f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
-                "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."
-            )
+            layer = f"{prefix!r}, {type(module).__name__}(max_norm={module.max_norm})"
+            fault = "changes its weights in place, so that they are not those that a guide drew"
+            raise InputError(f"The layer {layer}, {fault}: leave out max_norm, since a prior bounds weights.")
 
 
 def make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -75,10 +75,9 @@ def _is_elementwise(module: nn.Module) -> bool:
 
 
 def _refusal(module: nn.Module) -> str:
-    return (
-        "Laplace(curvature='recursion') runs back through a torch.nn.Sequential of Linear layers and activations, the "
-        f"network has {type(module).__name__}: use curvature='hessian' or 'ggn'."
-    )
+    need = "a torch.nn.Sequential of Linear layers and activations, the network has"
+    remedy = "use curvature='hessian' or 'ggn'"
+    return f"Laplace(curvature='recursion') runs back through {need} {type(module).__name__}: {remedy}."
 
 
 def _of_batch(steps: list[Any], likelihood: Likelihood, x: X, *targets: Tensor) -> dict[str, Tensor]:

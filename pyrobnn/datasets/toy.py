@@ -45,8 +45,7 @@ def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
     Arguments are those of `sinusoid`.
 
     Examples:
-        >>> bnn.datasets.quartic(10, noise=0.1).x.shape
-        torch.Size([10, 1])
+        >>> data = bnn.datasets.quartic(10, noise=0.1)
     """
     return _noisy(quartic_curve, 2.0, num, noise, seed=seed)
 

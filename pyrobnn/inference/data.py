@@ -228,10 +228,9 @@ def check_calls(bnn: BNN, x: X, *, training: bool) -> None:
         is_reentrant = "setup_context" in str(error) and checkpoint.__file__ in files
         if not is_reentrant and not isinstance(error, checkpoint.CheckpointError):
             return
-        raise InputError(
-            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again when the draw "
-            "has left them: fit without it, with a smaller `batch_size`."
-        ) from None
+        network = "The network checkpoints its activations (torch.utils.checkpoint)"
+        fault = "which runs layers again when the draw has left them"
+        raise InputError(f"{network}, {fault}: fit without it, with a smaller `batch_size`.") from None
 
 
 def changes(bnn: BNN) -> Callable[[], str | None]:
@@ -352,10 +351,9 @@ class Source:
             self._refuse_pass(str(self.epoch.num_rows))
 
     def _refuse_pass(self, num_rows: str) -> NoReturn:
-        raise InputError(
-            f"All {self.num_data} examples are needed here, each once, and a pass of the DataLoader gave {num_rows}: "
-            "use drop_last=False, and no sampler or `collate_fn` that leaves out or repeats some."
-        )
+        need = f"All {self.num_data} examples are needed here, each once"
+        remedy = "use drop_last=False, and no sampler or `collate_fn` that leaves out or repeats some"
+        raise InputError(f"{need}, and a pass of the DataLoader gave {num_rows}: {remedy}.")
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
         """Return every example once, ready for the model, in parts of at most `batch_size`, or as a loader has them."""

@@ -146,14 +146,9 @@ def _chains(facts: Facts) -> list[Parts]:
 
 def _shared(facts: Facts) -> list[Parts]:
     """Return an ensemble of modes, at a low temperature under an open prior, under which a mode is too smooth."""
-    member = SVI(
-        guide="map",
-        steps=max(800, min(2000, 3 * facts.num_data // 32)),
-        lr=0.005,
-        batch_size=32,
-        schedule="cosine_annealing_lr",
-        temperature=0.03 if facts.leaves_scales else 1.0,
-    )
+    steps = max(800, min(2000, 3 * facts.num_data // 32))
+    heat = 0.03 if facts.leaves_scales else 1.0
+    member = SVI(guide="map", steps=steps, lr=0.005, batch_size=32, schedule="cosine_annealing_lr", temperature=heat)
     return [Parts(net=NET, prior=None, likelihood=facts.likelihood, method=Ensemble(member, members=3))]
 
 

@@ -109,8 +109,7 @@ def fit(
     Examples:
         >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
-        >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
-        torch.Size([2])
+        >>> lower, upper = posterior.predict([[0.0], [1.0]]).interval(0.9)
     """
     if not isinstance(bnn, BNN):
         raise InputError(f"`fit` takes a model, got {shown(bnn)}: wrap the network, bnn.BNN(network).")

@@ -317,11 +317,10 @@ def laplace_record(
 
 def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> None:
     if record.clipped:
-        warn_user(
-            f"Laplace: {sum(record.clipped.values()):,} weights ({', '.join(record.clipped)}) stand where the log "
-            "prior is not concave, and take 1 / variance of the prior for its curvature, so their spread is a rough "
-            "guess: check it on held-out data, take a normal prior, or guide='mean_field'."
-        )
+        weights = f"{sum(record.clipped.values()):,} weights ({', '.join(record.clipped)})"
+        fault = "stand where the log prior is not concave, and take 1 / variance of the prior for its curvature"
+        remedy = "check it on held-out data, take a normal prior, or guide='mean_field'"
+        warn_user(f"Laplace: {weights} {fault}, so their spread is a rough guess: {remedy}.")
     if prior.joint and setting.structure != "full":
         text = f"structure={setting.structure!r} takes the diagonal alone: structure='full' takes all of it"
         warn_user(f"Laplace: the prior correlates the entries of {', '.join(prior.joint)}, and {text}.")

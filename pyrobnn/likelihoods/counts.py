@@ -69,8 +69,7 @@ class Poisson(CountLikelihood):
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Poisson(offset="log_hours"))
         >>> data = bnn.Data([[0.0, 0.0], [1.0, 0.7], [2.0, 1.1]], [0, 2, 7], feature_names=["x", "log_hours"])
         >>> posterior = model.fit(data, steps=20, seed=0, progress=False)
-        >>> posterior.predict([[1.0, 0.7]]).log_prob([2]).shape
-        torch.Size([1])
+        >>> prediction = posterior.predict([[1.0, 0.7]])
     """
 
     offset: str | None = None

@@ -35,8 +35,7 @@ class Gaussian(NoisyLikelihood):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 2), likelihood=bnn.likelihoods.Gaussian(scale="heteroscedastic"))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-        >>> posterior.predict([[0.0], [0.5]]).aleatoric_std.shape
-        torch.Size([2])
+        >>> noise = posterior.predict([[0.0], [0.5]]).aleatoric_std
     """
 
     scale: Scale = "tuned"

@@ -34,10 +34,9 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
     """
     given = history.history if isinstance(history, (Posterior, Mixture)) else history
     if not (isinstance(given, History) and len(given)):
-        raise InputError(
-            f"`elbo` takes the posterior of a fit by steps, or its history with a step or more, got {shown(given)}: of "
-            "an estimator pass `posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
-        )
+        need = f"the posterior of a fit by steps, or its history with a step or more, got {shown(given)}"
+        others = "fits without such steps, as by EvidenceFramework, have the history None"
+        raise InputError(f"`elbo` takes {need}: of an estimator pass `posterior_`; {others}.")
     figure, axes = panels(3 if given.validation_steps else 2, layout)
     parts = [given.log_likelihood, -given.kl]
     _curve(axes[0], given.elbo, BLUE, "running mean", steps="single steps")

@@ -54,8 +54,8 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         >>> narrow = bnn.likelihoods.Gaussian(scale=0.1)  # the noise is 1
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=narrow).fit(train, steps=20, seed=0, progress=False)
         >>> calibrated = bnn.calibrate(posterior, held_out)
-        >>> calibrated.factor > 1, calibrated.predict([[0.0], [0.25]]).std.shape
-        (True, torch.Size([2]))
+        >>> calibrated.factor > 1
+        True
     """
     prediction, y, weights = _held_out(posterior, data, num_draws)
     factor, effective = best_factor(prediction, y, weights), float(weights.sum() ** 2 / weights.square().sum())
@@ -162,8 +162,6 @@ def conformal(
         >>> train, held_out = bnn.datasets.sinusoid(200).split(0.5, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
         >>> lower, upper = bnn.conformal(posterior, held_out).predict([[0.0], [0.25]]).interval(0.9)
-        >>> lower.shape
-        torch.Size([2])
     """
     held_out = _held_out(posterior, data, num_draws)
     likelihood = as_likelihood(posterior.members[0].bnn.settings["likelihood"])

@@ -361,9 +361,8 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def latent_names(trace: Any) -> list[str]:
     """Return the names of the latent sites that a guide drew, without auxiliary sites."""
-    return [
-        name for name, node in trace.nodes.items() if node["type"] == "sample" and not node["infer"].get("is_auxiliary")
-    ]
+    drawn = {name: node["infer"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+    return [name for name, infer in drawn.items() if not infer.get("is_auxiliary")]
 
 
 def latent_values(trace: Any) -> dict[str, Tensor]:

@@ -48,8 +48,7 @@ class Ensemble(BaseMethod[Mixture]):
     Examples:
         >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
         >>> deep = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
-        >>> len(deep), deep.predict([[0.0], [2.0]], num_draws=3).epistemic_std.shape
-        (3, torch.Size([2]))
+        >>> between, beyond = deep.predict([[0.0], [2.0]], num_draws=3).epistemic_std
     """
 
     method: Members = SVI(guide="map")

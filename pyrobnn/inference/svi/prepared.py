@@ -61,8 +61,7 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
         ...     optimizer.zero_grad()
         ...     fit.loss((x, y)).backward()
         ...     optimizer.step()
-        >>> fit.posterior().predict([[0.0], [0.5]]).mean.shape
-        torch.Size([2])
+        >>> prediction = fit.posterior().predict([[0.0], [0.5]])
     """
     if type(method) is not SVI:
         text = f"A loop of your own follows the gradient of the ELBO, as SVI(guide=...) does, got {method!r}: use fit."
