@@ -65,11 +65,11 @@ def test_predictions_and_score_are_those_of_the_posterior_also_in_blocks(monkeyp
     for found, expected in zip(model.predict_interval(x, level=0.8), prediction.interval(0.8), strict=True):
         np.testing.assert_array_equal(found, expected.numpy())
     assert model.score(x, y) == pytest.approx(1 - np.square(y - whole[0]).sum() / np.square(y - y.mean()).sum())
-    monkeypatch.setattr("pyrobnn.estimators.base._AT_ONCE", 50 * 7)
+    monkeypatch.setattr("pyrobnn.estimators.base._LARGEST_BLOCK", 50 * 7)
     for found, expected in zip(model.predict(x, return_std=True), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-    firsts = model._predict_blocks(x, lambda prediction: prediction.first_row)
-    assert firsts == [*range(0, len(x), 7)]
+    (firsts,) = model._read(x, lambda prediction: (torch.tensor([prediction.first_row]),))
+    assert firsts.tolist() == [*range(0, len(x), 7)]
 
 
 COPIES = np.array([0, 1, 2, 3, 1, 2, 0, 1, 4, 1])

@@ -4,7 +4,3 @@ from pyrobnn.estimators.classifier import BNNClassifier
 from pyrobnn.estimators.regressor import BNNRegressor
 
 __all__ = ["BNNClassifier", "BNNRegressor"]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,64 +1,51 @@
-"""The base of the estimators: parameters, checked rows, fitting, learning on, predictions, files, and diagnoses."""
+"""The base of the estimators: fit and learn on, predict, save and load, diagnose and report."""
 
-import datetime
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
-from torch import nn
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from pyrobnn._core.checks import check_count, check_unmasked
-from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, waiting, warn_user
+from pyrobnn._core.checks import check_count
+from pyrobnn._core.errors import InputError, waiting, warn_user
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import current_spelling
-from pyrobnn._core.settings import fields_of
-from pyrobnn._core.tree_files import write_tree
-from pyrobnn.data import InputColumns
-from pyrobnn.data.in_memory import Data, leaks
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.distributions.units import InputScaler
-from pyrobnn.estimators.saved import Coding, Fitted, TargetKind, content, rebuilt
+from pyrobnn.estimators.checked import PerRow, checked_inputs, checked_weights, warn_of_examples
+from pyrobnn.estimators.parameters import Parameters
+from pyrobnn.estimators.saved import Coding, Fitted, TargetKind, Targets, read_estimator, write_estimator
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
-from pyrobnn.inference.fit import fit_in_silence, tell, tell_of_constants
-from pyrobnn.inference.method import Engine, Run, guide_of
-from pyrobnn.inference.parts import PARTS, Facts, Given
-from pyrobnn.likelihoods.base import with_offset
+from pyrobnn.inference.fit import fit_in_silence, tell
+from pyrobnn.inference.method import Run, guide_of
+from pyrobnn.inference.parts import Facts
 from pyrobnn.metrics import score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.weights import update_prior
-from pyrobnn.storage.load import content_of, from_tree
-from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
-from pyrobnn.tables.reading import Table, Task, framed, is_frame, read, require_known
 from pyrobnn.verdict.evidence import Evidence
-from pyrobnn.verdict.finding import Finding
 
-_AT_ONCE = 2**24  # values that a block of predictions holds at most
-_FEWEST_ROWS = 10  # that a fit needs, as on the command line
-_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
-_OF_METHODS = ("steps", "lr", "batch_size")
-_OF_PARTS = tuple(f"{name}__" for name in PARTS)
+_LARGEST_BLOCK = 2**24  # values that a block of predictions holds at most
 _FITTING = "fitting (verbose=True shows more)"
-_SO = "partial_fit makes the posterior so far the prior of the next batch"
+_LEARNS = "partial_fit makes the posterior so far the prior of the next batch"
 
-type PerRow = ArrayLike | None  # a value for each row, (N,)
-type Targets = tuple[np.ndarray, TargetKind]  # targets as numbers, (N,) or (N, K)
-type Part = object  # a setting, such as `guides.LowRank(rank=2)`, its name, a table with its type, or None: open
+type HeldOut = tuple[ArrayLike, ArrayLike] | None  # rows (X, y) that a fit has not seen
 
 
 @contextmanager
@@ -69,89 +56,18 @@ def _for_estimators() -> Iterator[None]:
         yield
 
 
-@dataclass(eq=False, repr=False)
-class AbstractBNN(BaseEstimator):
-    """Base of the estimators: write `TASK`, `_targets` and predictions."""
+class AbstractBNN(Parameters):
+    """Base of the estimators: write `TASK`, `_targets`, and what is predicted."""
 
-    TASK: ClassVar[Task]
-    net: Part = None
-    _: KW_ONLY
-    prior: Part = None
-    likelihood: Part = None
-    guide: Part = None
-    method: Part = None
-    steps: int | None = None
-    lr: float | None = None
-    batch_size: int | None = None
-    num_draws: int = 500
-    standardize: bool = True
-    categories: str | Sequence[str] = "onehot"
-    missing: str = "raise"
-    random_state: int | np.random.RandomState | None = None
-    inputs: InputColumns | None = None
-    device: str = "cpu"
-    engine: Engine = "auto"
-    verbose: bool | None = None
-    _fitted: Fitted = field(init=False)  # set as the last act of a fit
-
-    @property
-    def _of_fit(self) -> Fitted:
-        check_is_fitted(self, "_fitted")
-        return self._fitted
-
-    @property
-    def posterior_(self) -> Posterior | Mixture:
-        """The posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns."""
-        return self._of_fit.posterior
-
-    @property
-    def encoder_(self) -> Encoder:
-        """The transformer from columns to inputs."""
-        return self._of_fit.coding.encoder
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
-        """Return the parameters; if `deep`, also settings of parts, such as guide__rank, for few rows."""
-        params: dict[str, Any] = super().get_params(deep=False)
-        try:
-            parts = self._parts() if deep else {}
-        except (ValueError, TypeError):  # only parts have settings; `fit` reports other values
-            return params
-        return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters; guide__rank=5 replaces the guide by a guide of rank 5, given by name or as a setting.
-
-        Examples:
-            >>> bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3).prior
-            Normal(scale=0.3, loc=0.0)
-        """
-        super().set_params(**{key: value for key, value in params.items() if not key.startswith(_OF_PARTS)})
-        for name in PARTS:
-            if settings := below(name, params):
-                part = self._parts(with_settings=False)[name]
-                if part is None:
-                    raise ValueError(f"Invalid parameters {sorted(settings)}: there is no {name} yet. Set it first.")
-                setattr(self, name, replaced(part, settings))
-        return self
-
-    def _given(self) -> Given:
-        """Return the parts and settings that were given, the parts as settings."""
-        told = {name: value for name, value in vars(self).items() if value is not None}
-        parts = {name: part.resolve(told[name]) for name, part in PARTS.items() if name in told}
-        return Given(**parts, inputs=self.inputs, settings={key: told[key] for key in _OF_METHODS if key in told})
-
-    def _parts(self, *, learns_on: bool = False, with_settings: bool = True) -> dict[str, Any]:
-        """Return the parts for few rows by name; the method has the guide and settings that were given, if asked."""
-        given, is_scaled = self._given(), bool(self.standardize)
-        choice = choose(Facts(task=self.TASK, given=given, is_standardized=is_scaled, learns_on=learns_on))
-        parts = choice.candidates[0]
-        guide = given.guide or guide_of(parts.method)
-        method = parts.method if with_settings else given.method or choice.rule.parts(choice.facts)[0].method
-        return {name: getattr(parts, name) for name in PARTS if name != "guide"} | {"guide": guide, "method": method}
+    _fitted: Fitted  # set as the last act of a fit
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
         """Return targets, checked; their kind may be known from a fit, or from classes that were declared."""
         raise NotImplementedError
+
+    def _weights(self, targets: Targets, weight: PerRow) -> np.ndarray | None:
+        """Return the weights (N,) of examples, or None where all count once."""
+        return checked_weights(weight, targets[0])
 
     @_for_estimators()
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: PerRow = None, groups: PerRow = None) -> Self:
@@ -165,18 +81,33 @@ class AbstractBNN(BaseEstimator):
         """
         return self._infer(*self._examples(X, self._targets(y), sample_weight, groups))
 
+    @_for_estimators()
+    def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: PerRow, declared: TargetKind | None = None) -> Self:
+        """Fit to the first examples, or go on from the posterior so far; the newest rows alone may suit a constant."""
+        method = self._choice(learns_on=True).candidates[0].method
+        guide = as_guide(guide_of(method))
+        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
+            raise InputError(
+                f"{_LEARNS}, and {guide!r} leaves points without a spread: use another, such as 'laplace'."
+            )
+        if not hasattr(self, "_fitted"):
+            return self._infer(*self._examples(X, self._targets(y, declared), weight), learns_on=True)
+        so_far = self._fitted
+        if self.method is None and built(so_far.posterior.members[0].guide).chains() is not None:
+            raise InputError(f"{_LEARNS}, as independent normals, and Markov chains have none: begin with partial_fit.")
+        coding, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
+        choice = choose(replace(so_far.facts, given=self._given(), learns_on=True))
+        with waiting(_FITTING, shown=self.verbose is None):
+            posterior = fit_on(so_far.posterior, choice.candidates[0].method, data, self._run())
+        self._fitted = replace(so_far, coding=coding, posterior=posterior)
+        return self
+
     def _infer(self, coding: Coding, data: Data, *, learns_on: bool = False) -> Self:
-        """Train on examples; `learns_on` if others follow."""
-        given, run = self._given(), self._run()
-        tell_of_constants(with_offset(given.likelihood, data))
-        for name, fault in leaks(data, coding.encoder.positions()).items():
-            leak = Finding(fault, "care", facts={"columns": repr(name)}).lead
-            warn_user(f"{leak}: leave it out then.", PoorFitWarning)
-        facts = Facts.of(self.TASK, data, given, num_classes=len(coding.kind.classes) or None, learns_on=learns_on)
-        num_data = max(facts.num_data, round(data.total_weight))
-        if 1 < num_data < _FEWEST_ROWS and not learns_on:
-            say = f"There are {num_data} training examples: predictions rest on the prior. Collect"
-            warn_user(f"{say} {_FEWEST_ROWS} or more.", PoorFitWarning)
+        """Fit to examples as they are coded; `learns_on` if others follow."""
+        num_classes = len(coding.kind.classes) or None
+        facts = Facts.of(self.TASK, data, self._given(), num_classes=num_classes, learns_on=learns_on)
+        run = self._run()
+        warn_of_examples(data, facts, coding.encoder)
         with waiting(_FITTING, shown=self.verbose is None):
             parts, record = settled(choose(facts), data, run)
             data = data.with_inputs(parts.inputs)
@@ -185,55 +116,39 @@ class AbstractBNN(BaseEstimator):
         tell(posterior, data, progress=run.progress)
         return self
 
-    @_for_estimators()
-    def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: PerRow, declared: TargetKind | None = None) -> Self:
-        """Train on examples, or from the posterior so far; the newest rows alone may suit a constant, bad for all."""
-        method = self._parts(learns_on=True)["method"]
-        guide = as_guide(guide_of(method))
-        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
-            raise InputError(f"{_SO}, and {guide!r} leaves points without a spread: use another, such as 'laplace'.")
-        if not hasattr(self, "_fitted"):
-            return self._infer(*self._examples(X, self._targets(y, declared), weight), learns_on=True)
-        so_far = self._fitted
-        if self.method is None and built(so_far.posterior.members[0].guide).chains() is not None:
-            raise InputError(f"{_SO}, as independent normals, and Markov chains have none: begin with partial_fit.")
-        coding, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
-        choice = choose(replace(so_far.facts, given=self._given(), learns_on=True))
-        with waiting(_FITTING, shown=self.verbose is None):
-            posterior = fit_on(so_far.posterior, choice.candidates[0].method, data, self._run())
-        self._fitted = replace(so_far, coding=coding, posterior=posterior)
-        return self
-
-    def _run(self) -> Run:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
-
     def _examples(
         self, X: ArrayLike, targets: Targets, weight: PerRow = None, groups: PerRow = None, known: Coding | None = None
     ) -> tuple[Coding, Data]:
-        """Return the coding of rows, as it is `known` or as they teach it, and them as numbers."""
+        """Return the coding that rows teach, or that is `known`, and the rows of weights above 0 as numbers."""
         check_count(self.num_draws, "num_draws")
         table = checked_inputs(self, X, None if known is None else known.encoder)
         columns, (y, kind) = table.columns, targets
         check_consistent_length(columns, y)
-        weights = self._weights(y, kind, weight)
-        of_rows = None if groups is None else numbered(groups, len(columns), "groups")
+        weights = self._weights(targets, weight)
+        group_numbers = None if groups is None else numbered(groups, len(columns), "groups")
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
         columns, y = columns[used].reset_index(drop=True), y[used]
-        weights, of_rows = (None if each is None else each[used] for each in (weights, of_rows))
+        weights, group_numbers = (None if each is None else each[used] for each in (weights, group_numbers))
         if known is None:
             encoder = Encoder.learn(columns, table.schema, categories=self.categories, missing=self.missing)
             coding = Coding.learn(encoder, columns, y, kind)
         else:
             coding = replace(known, encoder=known.encoder.widened(columns))
-        return coding, coding.data(columns, y, weights=weights, groups=of_rows, standardize=self.standardize)
+        return coding, coding.data(columns, y, weights=weights, groups=group_numbers, standardize=self.standardize)
 
-    def _weights(self, targets: np.ndarray, kind: TargetKind, weight: PerRow) -> np.ndarray | None:
-        """Return the weights of examples, or None where all count once."""
-        if weight is None:
-            return None
-        check_unmasked(weight, "sample_weight")
-        return np.asarray(_check_sample_weight(weight, targets, dtype=np.float64, ensure_non_negative=True))
+    def _require_fit(self) -> Fitted:
+        check_is_fitted(self, "_fitted")
+        return self._fitted
+
+    @property
+    def posterior_(self) -> Posterior | Mixture:
+        """The posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns."""
+        return self._require_fit().posterior
+
+    @property
+    def encoder_(self) -> Encoder:
+        """The transformer from columns to inputs."""
+        return self._require_fit().coding.encoder
 
     def predict_dist(self, X: ArrayLike) -> Prediction:
         """Return the full predictive distribution in original units: the mixture over posterior draws.
@@ -250,6 +165,7 @@ class AbstractBNN(BaseEstimator):
         return self.encoder_.outside(checked_inputs(self, X, self.encoder_).columns).table
 
     def _inputs(self, X: ArrayLike) -> np.ndarray:
+        """Return rows as numbers (N, features), NaN in gaps; warn of what the fit had not."""
         encoder = self.encoder_
         columns = checked_inputs(self, X, encoder).columns
         outside = encoder.outside(columns)
@@ -262,30 +178,18 @@ class AbstractBNN(BaseEstimator):
         return encoder.matrix(columns)
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        return predict_copies(self.posterior_, self._of_fit.coding.imputer, inputs, num_draws=int(self.num_draws))
+        return predict_copies(self.posterior_, self._fitted.coding.imputer, inputs, num_draws=int(self.num_draws))
 
-    def _predict_blocks[T](self, X: ArrayLike, read: Callable[[Prediction], T]) -> list[T]:
-        """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
-        inputs, blocks = self._inputs(X), list[T]()
-        size = max(1, _AT_ONCE // (self.num_draws * max(1, math.prod(self._of_fit.coding.kind.shape))))
+    def _read(self, X: ArrayLike, read: Callable[[Prediction], tuple[Tensor, ...]]) -> list[np.ndarray]:
+        """Return what `read` takes from predictions, by blocks of rows, so that memory is bounded."""
+        inputs = self._inputs(X)
+        size = max(1, _LARGEST_BLOCK // (self.num_draws * max(1, math.prod(self._fitted.coding.kind.shape))))
+        blocks = list[tuple[Tensor, ...]]()
         for start in range(0, len(inputs), size):
             prediction = self._predict_rows(inputs[start : start + size])
             prediction.first_row = start
             blocks.append(read(prediction))
-        return blocks
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = {**super().__getstate__()}
-        if "_fitted" in state:
-            state["_fitted"] = vars(self._fitted) | {"posterior": to_tree(self._fitted.posterior)}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_fitted" in state:
-            net = self.net if isinstance(self.net, nn.Module) else None
-            posterior = from_tree(state["_fitted"].pop("posterior"), Path("The pickle"), net=net)
-            self._fitted = Fitted(**state["_fitted"], posterior=posterior)
+        return [torch.cat(parts).double().cpu().numpy() for parts in zip(*blocks, strict=True)]
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted estimator to a new file for `load`, which executes nothing in it, and return the file.
@@ -297,46 +201,31 @@ class AbstractBNN(BaseEstimator):
             >>> bnn.BNNRegressor.load(model.save("model")).predict([[1.0]]) == model.predict([[1.0]])
             array([ True])
         """
-        write_tree(Path(path), {"format_version": FORMAT_VERSION} | content(self, self._of_fit), replaces=False)
+        write_estimator(self, self._require_fit(), Path(path))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Return the estimator that `save` wrote; it predicts the same bits. A file that does not fit is refused."""
-        return rebuilt(cls, content_of(Path(path)), Path(path))
+        model, fitted = read_estimator(cls, Path(path))
+        model._fitted = fitted
+        return model
 
-    def _evidence(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None) -> Evidence:
-        """Return what checks of the fit look at, with the names of columns and classes."""
-        coding, posterior = self._of_fit.coding, self.posterior_
-        _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
-        if isinstance(scaler := posterior.members[0].x_scaler, InputScaler) and len(scaler.columns):
-            train = train.with_inputs("waves" if len(scaler.waves) else "ranks")
-        of_table: Any = {"class_names": [*map(str, coding.kind.classes)], "columns": coding.encoder.positions()}
-        evidence = Evidence(posterior, train, seed=posterior.seed, **of_table)
-        if held_out is None:
-            return evidence
-        given, targets = self._inputs(held_out[0]), self._targets(held_out[1], coding.kind)[0]
-        x = given if coding.imputer is None else coding.imputer.copies(given, 1)[0]
-        test = Data(x, targets, feature_names=train.feature_names)
-        return replace(evidence, held_out=test, given=given, imputer=coding.imputer)
-
-    def diagnose(self, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None) -> Diagnosis:
+    def diagnose(self, X: ArrayLike, y: ArrayLike, held_out: HeldOut = None) -> Diagnosis:
         """Look for reasons not to trust the fit to rows X and y, as `pyrobnn.diagnose`.
 
         `held_out` is a pair (X, y) of rows that the fit has not seen. Without them a fit may be called bad, never good.
         """
-        return _spelled(diagnosis_of(self._evidence(X, y, held_out)))
+        return _diagnosed(self._evidence(X, y, held_out))
 
     @_for_estimators()
-    def report(
-        self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: tuple[ArrayLike, ArrayLike] | None = None
-    ) -> Path:
+    def report(self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: HeldOut = None) -> Path:
         """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
         from pyrobnn import report
         from pyrobnn.report.page import simple_scores
 
         evidence = self._evidence(X, y, held_out)
-        judged, diagnosis = evidence.judged, _spelled(diagnosis_of(evidence))
+        judged, diagnosis = evidence.judged, _diagnosed(evidence)
         scores, simple = score(evidence.prediction, judged.y), simple_scores(evidence, evidence.copies, judged.y)
         facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(judged))
         page = report.render(evidence, diagnosis, scores, simple, facts)
@@ -344,109 +233,46 @@ class AbstractBNN(BaseEstimator):
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
 
+    def _evidence(self, X: ArrayLike, y: ArrayLike, held_out: HeldOut) -> Evidence:
+        """Return what checks of the fit look at, with the names of columns and classes."""
+        posterior, coding = self.posterior_, self._fitted.coding
+        _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
+        scaler = posterior.members[0].x_scaler
+        if isinstance(scaler, InputScaler) and len(scaler.columns):
+            train = train.with_inputs("waves" if len(scaler.waves) else "ranks")
+        names: Any = {"class_names": [*map(str, coding.kind.classes)], "columns": coding.encoder.positions()}
+        evidence = Evidence(posterior, train, seed=posterior.seed, **names)
+        if held_out is None:
+            return evidence
+        given, (targets, _) = self._inputs(held_out[0]), self._targets(held_out[1], coding.kind)
+        x = given if coding.imputer is None else coding.imputer.copies(given, 1)[0]
+        test = Data(x, targets, feature_names=train.feature_names)
+        return replace(evidence, held_out=test, given=given, imputer=coding.imputer)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
 
-def _spelled(found: Diagnosis) -> Diagnosis:
-    """Return a diagnosis whose remedies are parameters of estimators."""
-    pairs = [(one, one.remedy and replace(one.remedy, python=one.remedy.code("estimator"))) for one in found.findings]
-    return replace(found, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
-
-
-def nested(prefix: str, part: Part) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a part and of the parts in it, by names such as guide__rank."""
-    for name in fields_of(type(part)):
-        value = getattr(part, name)
-        yield f"{prefix}__{name}", value
-        yield from nested(f"{prefix}__{name}", value)
-
-
-def below(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values under names that begin with a name and "__", without these."""
-    return {key.removeprefix(f"{name}__"): value for key, value in values.items() if key.startswith(f"{name}__")}
-
-
-def replaced(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`."""
-    known = list(fields_of(type(part)))
-    for name in (key.partition("__")[0] for key in values):
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(f"Invalid parameter {name!r} for {part!r}.{hint} Valid parameters are: {known!r}.")
-    changed = replace(part, **{name: values[name] for name in known if name in values})
-    inner = {name: settings for name in known if (settings := below(name, values))}
-    return replace(changed, **{name: replaced(getattr(changed, name), inner[name]) for name in inner})
-
-
-def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Posterior | Mixture:
+def fit_on(so_far: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Posterior | Mixture:
     """Return the posterior with that so far, as independent normals, for its prior, for each member by itself."""
     later: dict[Posterior, Any] = {}
-    for index, member in enumerate(dict.fromkeys(fitted.members)):
+    for index, member in enumerate(dict.fromkeys(so_far.members)):
         for name, value in member.bnn.net.named_parameters():
             if value.requires_grad:
-                raise InputError(f"{_SO}, and {name!r} has no prior: give all weights a prior.")
+                raise InputError(f"{_LEARNS}, and {name!r} has no prior: give all weights a prior.")
         of_member = replace(run, seed=derive(run.seed, f"member {index}"))
         later[member] = fit_in_silence(update_prior(member), examples, method.learning_on(), of_member)
-    first = later[fitted.members[0]]
-    first.note(measured=fitted.record.measured)
-    if not isinstance(fitted, Mixture):
+    first = later[so_far.members[0]]
+    first.note(measured=so_far.record.measured)
+    if not isinstance(so_far, Mixture):
         return first
-    return Mixture([later[member] for member in fitted.members], seed=run.seed, record=first.record)
+    return Mixture([later[member] for member in so_far.members], seed=run.seed, record=first.record)
 
 
-def checked_inputs(estimator: BaseEstimator, X: ArrayLike, known: Encoder | None) -> Table:
-    """Return inputs as a table, read as in the fit if its encoder is known; scikit-learn checks names and number."""
-    check_unmasked(X, "X")  # scikit-learn drops masks
-    if is_frame(X):
-        frame = framed(X)
-        validate_data(estimator, X, reset=known is None, skip_check_array=True)
-    else:
-        odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
-        if odd is not None:
-            of = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
-            raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {of}.")
-        values = validate_data(estimator, X, reset=known is None, dtype=np.float64, ensure_all_finite=False)
-        frame = pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])])
-    if known is None:
-        table = read(frame, categories=estimator.categories, missing=estimator.missing)
-    else:
-        table = known.read(frame.set_axis([*known.columns], axis=1))
-    for note in table.notes:
-        warn_user(f"X as it was read: {note}.")
-    return table
-
-
-def checked_targets(y: ArrayLike, *, are_numbers: bool) -> np.ndarray:
-    """Return targets (N,) or (N, K), or labels (N,); refuse gaps, dates, and text in place of numbers."""
-    if y is None:
-        raise InputError("A fit requires y to be passed, but the target y is None.")
-    values = np.asarray(y)
-    odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
-    if isinstance(odd, _TIMES):
-        kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
-        raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: make numbers of them, as days or by pandas.cut.")
-    if are_numbers and isinstance(odd, str):
-        said = f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}"
-        raise InputError(f"{said}: use BNNClassifier for classes, or make numbers of text that stands for them.")
-    check_unmasked(y, "y")
-    require_known(y)
-    return np.asarray(_check_y(y, multi_output=are_numbers, y_numeric=are_numbers))
-
-
-def _first_odd(values: object) -> object:
-    """Return the first date, or text that is no number, of an array; None if there is none."""
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUMm":
-        return None
-    odd = (one for one in values.flat if isinstance(one, _TIMES) or (isinstance(one, str) and not _is_number(one)))
-    return next(odd, None)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _diagnosed(evidence: Evidence) -> Diagnosis:
+    """Return a diagnosis whose remedies are parameters of estimators."""
+    found = diagnosis_of(evidence)
+    pairs = [(one, one.remedy and replace(one.remedy, python=one.remedy.code("estimator"))) for one in found.findings]
+    return replace(found, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))

@@ -6,15 +6,15 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.estimators.base import AbstractBNN, PerRow, Targets, checked_targets
-from pyrobnn.estimators.saved import TargetKind
+from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.checked import PerRow, checked_targets, checked_weights
+from pyrobnn.estimators.saved import TargetKind, Targets
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.tables.cells import order_of, require_order
 
@@ -42,7 +42,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     @property
     def classes_(self) -> np.ndarray:
         """The labels (C,), sorted; those of `Ordinal` in the order of ordered categories of pandas."""
-        return self._of_fit.coding.kind.classes
+        return self._require_fit().coding.kind.classes
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: PerRow = None, sample_weight: PerRow = None) -> Self:
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
@@ -55,18 +55,22 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             >>> model.partial_fit([[1.0], [2.0]], [1, 2]).classes_
             array([0, 1, 2])
         """
+        return self._partial_fit(X, y, sample_weight, self._declared(classes, y))
+
+    def _declared(self, classes: PerRow, y: ArrayLike) -> TargetKind | None:
+        """Return the classes that a call of `partial_fit` declares: the first call must, later ones repeat them."""
         if isinstance(self.class_weight, str):
             what = f"class_weight={self.class_weight!r} needs the counts of all labels"
             raise InputError(f"{what}, which partial_fit does not know: pass a dictionary.")
-        is_first = not hasattr(self, "_fitted")
+        before = self.classes_ if hasattr(self, "_fitted") else None
+        if classes is None and before is None:
+            raise InputError("classes must be passed on the first call to partial_fit: all labels that there are.")
         if classes is None:
-            if is_first:
-                raise InputError("classes must be passed on the first call to partial_fit: all labels that there are.")
-            return self._partial_fit(X, y, sample_weight)
+            return None
         labels = self._labels(classes, order_of(classes) or order_of(y))
-        if not is_first and not np.array_equal(labels, self.classes_):
-            raise InputError(f"`classes` must stay those of the first call, {self.classes_}, got {labels}.")
-        return self._partial_fit(X, y, sample_weight, TargetKind((len(labels),), labels))
+        if before is not None and not np.array_equal(labels, before):
+            raise InputError(f"`classes` must stay those of the first call, {before}, got {labels}.")
+        return TargetKind((len(labels),), labels)
 
     def _labels(self, given: ArrayLike, order: list[Any] | None) -> np.ndarray:
         """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
@@ -90,12 +94,12 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {classes}.")
         return np.asarray(pd.Index(classes).get_indexer(labels)), TargetKind((len(classes),), classes)
 
-    def _weights(self, targets: np.ndarray, kind: TargetKind, weight: PerRow) -> np.ndarray | None:
-        weights = super()._weights(targets, kind, weight)
+    def _weights(self, targets: Targets, weight: PerRow) -> np.ndarray | None:
+        (codes, kind), weights = targets, checked_weights(weight, targets[0])
         if self.class_weight is None:
             return weights
-        by_class = np.asarray(compute_sample_weight(self.class_weight, kind.classes[targets]))
-        return super()._weights(targets, kind, by_class if weights is None else weights * by_class)
+        by_class = np.asarray(compute_sample_weight(self.class_weight, kind.classes[codes]))
+        return checked_weights(by_class if weights is None else weights * by_class, codes)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most probable label of each row, (N,)."""
@@ -109,5 +113,5 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             >>> classifier.predict_proba([[0.0], [1.0]]).sum(1)
             array([1., 1.])
         """
-        probs = torch.cat(self._predict_blocks(X, lambda prediction: prediction.class_probs)).double().cpu().numpy()
+        (probs,) = self._read(X, lambda prediction: (prediction.class_probs,))
         return np.asarray(probs / probs.sum(1, keepdims=True))

@@ -1,6 +1,5 @@
 """The regressor: real targets or counts, one or several columns."""
 
-from collections.abc import Callable
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -9,8 +8,9 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.estimators.base import AbstractBNN, PerRow, Targets, checked_targets
-from pyrobnn.estimators.saved import TargetKind
+from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.checked import PerRow, checked_targets
+from pyrobnn.estimators.saved import TargetKind, Targets
 from pyrobnn.posterior.prediction import Prediction
 
 
@@ -69,7 +69,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
             >>> mean, std = regressor.predict([[0.5]], return_std=True)
         """
-        means, stds = self._columns(X, _centres)
+        means, stds = self._read(X, _centres)
         return (means, stds) if return_std else means
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -79,11 +79,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
             >>> lower, upper = regressor.predict_interval([[0.5]], level=0.9)
         """
-        return self._columns(X, lambda prediction: prediction.interval(level))
-
-    def _columns(self, X: ArrayLike, read: Callable[[Prediction], Any]) -> tuple[np.ndarray, np.ndarray]:
-        first, second = (torch.cat(values) for values in zip(*self._predict_blocks(X, read), strict=True))
-        return first.double().cpu().numpy(), second.double().cpu().numpy()
+        lower, upper = self._read(X, lambda prediction: prediction.interval(level))
+        return lower, upper
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
         values = checked_targets(y, are_numbers=True)

@@ -8,17 +8,19 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator
 
 from pyrobnn._core.errors import REFUSALS, InputError, shown
 from pyrobnn._core.settings import to_dict
+from pyrobnn._core.tree_files import write_tree
 from pyrobnn.data.imputed import Imputer, with_copies, with_targets
 from pyrobnn.data.in_memory import Data
+from pyrobnn.estimators.parameters import Parameters
 from pyrobnn.inference.parts import PARTS, Facts
+from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage.load import from_tree
-from pyrobnn.storage.save import to_tree
+from pyrobnn.storage.load import content_of, from_tree
+from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
 
 
@@ -28,6 +30,9 @@ class TargetKind:
 
     shape: tuple[int, ...]
     classes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+type Targets = tuple[np.ndarray, TargetKind]  # targets as numbers, (N,) or (N, K)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,25 +66,25 @@ class Fitted:
     facts: Facts
     posterior: Posterior | Mixture
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickles hold: the posterior as in a file, which any machine loads, and the network of a user."""
+        net = self.posterior.bnn.settings["net"]
+        return vars(self) | {"posterior": to_tree(self.posterior), "net": net if is_custom(net) else None}
 
-def content(model: BaseEstimator, fitted: Fitted) -> dict[str, Any]:
-    """Return the content of a file; refuse parameters that are objects."""
-    params = dict[str, Any]()
-    for name, given in model.get_params(deep=False).items():
-        value = given.item() if isinstance(given, np.generic) else given
-        if name == "class_weight" and isinstance(value, Mapping):  # labels may be no texts
-            value = [[np.asarray(label).item(), weight] for label, weight in value.items()]
-        try:
-            params[name] = to_dict(value)
-        except InputError:
-            how = "set a number, a text or a setting by set_params, or save its `posterior_` by bnn.save"
-            raise InputError(f"`{name}` is an object, {shown(value)}, which a file does not hold: {how}.") from None
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        posterior = from_tree(state["posterior"], Path("The pickle"), net=state.pop("net"))
+        vars(self).update(state | {"posterior": posterior})
+
+
+def write_estimator(model: Parameters, fitted: Fitted, path: Path) -> None:
+    """Write a file with parameters and a fit; refuse parameters that are objects."""
     coding = fitted.coding
     arrays = {"classes_": coding.kind.classes, "feature_names_in_": vars(model).get("feature_names_in_", np.zeros(0))}
     imputer = coding.imputer and {"rows": torch.from_numpy(coding.imputer.rows), "targets": coding.imputer.targets}
-    return {
+    content = {
+        "format_version": FORMAT_VERSION,
         "estimator": type(model).__name__,
-        "params": params,
+        "params": {name: _stored(name, value) for name, value in model.get_params(deep=False).items()},
         "encoder": asdict(coding.encoder),
         "arrays": {name: [str(values.dtype), values.tolist()] for name, values in arrays.items()},
         "shape": coding.kind.shape,
@@ -87,31 +92,45 @@ def content(model: BaseEstimator, fitted: Fitted) -> dict[str, Any]:
         "imputer": imputer,
         "posterior": to_tree(fitted.posterior),
     }
+    write_tree(path, content, replaces=False)
 
 
-def rebuilt[E: BaseEstimator](kind: type[E], content: Mapping[str, Any], path: Path) -> E:
-    """Return the estimator of a file with such content; refuse what does not fit together."""
+def read_estimator[E: Parameters](cls: type[E], path: Path) -> tuple[E, Fitted]:
+    """Return the estimator that a file holds, without its fit, and the fit; refuse what does not fit together."""
+    content = content_of(path)
     found = content.get("estimator", "a posterior")
-    if found != kind.__name__:
-        raise InputError(f"{path} holds {shown(found)}, no {kind.__name__}: load it as that, or by bnn.load.")
+    if found != cls.__name__:
+        raise InputError(f"{path} holds {shown(found)}, no {cls.__name__}: load it as that, or by bnn.load.")
     try:
         tables = {name: table for name, table in content["params"].items() if isinstance(table, Mapping)}
         params = content["params"] | {name: PARTS[name].resolve(table) for name, table in tables.items()}
         if isinstance(params.get("class_weight"), list):
             params["class_weight"] = dict(params["class_weight"])
-        model, encoder = kind(**params), Encoder.stored(content["encoder"])
+        model = cls(**params)
         arrays = {name: np.array(values, dtype=dtype) for name, (dtype, values) in content["arrays"].items()}
-        targets = TargetKind(tuple(content["shape"] or ()), arrays["classes_"])
-        gaps = content["imputer"]
+        encoder, gaps = Encoder.stored(content["encoder"]), content["imputer"]
         imputer = gaps and Imputer(gaps["rows"].numpy(), encoder.onehot(), gaps["targets"])
-        posterior = from_tree(content["posterior"], path)
-        model._fitted = Fitted(Coding(encoder, imputer, targets), Facts(**content["facts"]), posterior)
+        coding = Coding(encoder, imputer, TargetKind(tuple(content["shape"] or ()), arrays["classes_"]))
+        fitted = Fitted(coding, Facts(**content["facts"]), from_tree(content["posterior"], path))
         model.n_features_in_ = len(encoder.columns)
         if len(arrays["feature_names_in_"]):
             model.feature_names_in_ = arrays["feature_names_in_"]
-        first, width = posterior.members[0], len(encoder.get_feature_names_out())
-        if first.x_scaler.row(first.example[0]) != (width,):
+        member: Any = fitted.posterior.members[0]
+        width = len(encoder.get_feature_names_out())
+        if member.x_scaler.row(member.example[0]) != (width,):
             raise InputError(f"the encoder makes {width} columns, which the posterior does not take")
     except (*REFUSALS, AttributeError) as error:
         raise InputError(f"{path} does not fit ({error}): restore it, or save the estimator again.") from None
-    return model
+    return model, fitted
+
+
+def _stored(name: str, given: Any) -> Any:
+    """Return a parameter as a file holds it."""
+    value = given.item() if isinstance(given, np.generic) else given
+    if name == "class_weight" and isinstance(value, Mapping):  # labels may be no texts
+        value = [[np.asarray(label).item(), weight] for label, weight in value.items()]
+    try:
+        return to_dict(value)
+    except InputError:
+        how = "set a number, a text or a setting by set_params, or save its `posterior_` by bnn.save"
+        raise InputError(f"`{name}` is an object, {shown(value)}, which a file does not hold: {how}.") from None
