@@ -255,10 +255,8 @@ def independent(names: list[str], loc: Tensor, scale: Tensor) -> Part:
 def correlated(names: list[str], loc: Tensor, covariance: Callable[[], Tensor]) -> Part:
     """Return a part with any covariance, which is asked for unless there are too many entries."""
     if loc.numel() > _MOST_COVARIANCE_ENTRIES:
-        raise InputError(
-            f"The density of a mixture of such guides would need the covariance of {loc.numel()} weights, more than "
-            f"{_MOST_COVARIANCE_ENTRIES}: pass the members one by one."
-        )
+        said = f"The density of a mixture of such guides would need the covariance of {loc.numel()} weights"
+        raise InputError(f"{said}, more than {_MOST_COVARIANCE_ENTRIES}: pass the members one by one.")
     return names, MultivariateNormal(loc.reshape(-1).double(), covariance().double()).log_prob
 
 

@@ -54,10 +54,8 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
     """Return the weights of a model's network whose input units are known, in order; a tied weight counts once."""
     net = getattr(model, "net", None)
     if not isinstance(net, nn.Module):
-        raise InputError(
-            f"Dropout masks the inputs of the layers of `model.net`, and {type(model).__name__} has no network there: "
-            "pass a BNN."
-        )
+        said = f"Dropout masks the inputs of the layers of `model.net`, and {type(model).__name__} has no network there"
+        raise InputError(f"{said}: pass a BNN.")
     weights: list[FedWeight] = []
     for prefix, module in net.named_modules():
         p, kind = dropout_rate(module), kind_of(module)

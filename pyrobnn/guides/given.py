@@ -68,9 +68,8 @@ class Auto:
         accepted = set(inspect.signature(getattr(autoguide, self.name)).parameters) - {"model"}
         unknown = set(self.options) - accepted
         if unknown:
-            raise InputError(
-                f"{self.name} has no option {sorted(unknown)[0]!r}. It takes: {', '.join(sorted(accepted))}."
-            )
+            takes = ", ".join(sorted(accepted))
+            raise InputError(f"{self.name} has no option {sorted(unknown)[0]!r}. It takes: {takes}.")
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         cls = getattr(autoguide, self.name)
@@ -251,10 +250,8 @@ class ByName:
         pairs = choices.items() if isinstance(choices, Mapping) else choices
         resolved = tuple((pattern, resolve_one(guide)) for pattern, guide in pairs)
         if any(isinstance(guide, (Laplace, BlockGaussian)) for _, guide in resolved):
-            raise InputError(
-                "A Laplace guide has a second phase over the whole model and cannot be one of several guides by name: "
-                "use Laplace(sites=...), which leaves the other weights at the mode."
-            )
+            said = "A Laplace guide has a second phase over the whole model and cannot be one of several guides by name"
+            raise InputError(f"{said}: use Laplace(sites=...), which leaves the other weights at the mode.")
         return resolved
 
     def as_dict(self) -> dict[str, Any]:

@@ -82,9 +82,8 @@ class Laplace(SeeksMode):
         if structure is not None:
             check_structure(self.curvature, structure)
         if self.subnetwork is not None and structure != "full":
-            raise InputError(
-                f"Laplace: a subnetwork has all its correlations: it needs structure='full', got {self.structure!r}."
-            )
+            said = "Laplace: a subnetwork has all its correlations: it needs structure='full'"
+            raise InputError(f"{said}, got {self.structure!r}.")
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         return MapGuide(latent_sites(model, *args))

@@ -86,8 +86,6 @@ def _start(site: Site, where: str) -> Tensor:
     if where == "net" or site.transform is not None:
         return site.unconstrained
     if site.mean is None or site.variance is None or not bool((site.mean + site.variance).isfinite().all()):
-        raise InputError(
-            f"MeanField(init_loc='prior') needs a prior of finite mean and variance; the prior of {site.name!r} has "
-            "none: use init_loc='net'."
-        )
+        said = "MeanField(init_loc='prior') needs a prior of finite mean and variance"
+        raise InputError(f"{said}; the prior of {site.name!r} has none: use init_loc='net'.")
     return site.mean + torch.randn_like(site.start) * site.variance.sqrt()

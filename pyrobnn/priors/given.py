@@ -23,10 +23,8 @@ _NONE = {"type": "none"}
 
 class _Unwritable:
     def as_dict(self) -> dict[str, Any]:
-        raise InputError(
-            f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `site`, and "
-            "register it in pyrobnn.priors.registry."
-        )
+        said = f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `site`"
+        raise InputError(f"{said}, and register it in pyrobnn.priors.registry.")
 
 
 @dataclasses.dataclass(frozen=True)

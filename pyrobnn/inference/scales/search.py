@@ -253,9 +253,8 @@ def tuned_modes(models: Sequence[Rival], num_data: int, *, run: Run, search: Sea
         bar.update(num * rounds - bar.n)
     scores = [start.score for start in starts]
     if not np.isfinite(scores).any():
-        raise FloatingPointError(
-            "EvidenceFramework: no start kept finite numbers: look for extreme values in the data."
-        )
+        said = "EvidenceFramework: no start kept finite numbers"
+        raise FloatingPointError(f"{said}: look for extreme values in the data.")
     return Searched(starts, int(np.nanargmax(scores)))
 
 

@@ -165,9 +165,8 @@ def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *
     precision, likelihood = 1.0, bnn.settings["likelihood"]
     if noise:
         if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
-            raise InputError(
-                f"`noise=True` tunes a single scale of Gaussian noise, known or learned, not {likelihood!r}."
-            )
+            said = "`noise=True` tunes a single scale of Gaussian noise, known or learned"
+            raise InputError(f"{said}, not {likelihood!r}.")
         precision = float(bnn.likelihood.scale.detach().reshape(())) ** -2
     data = examples(source, bnn, setting.batch_size, progress=False)
     even = PriorCurvature({name: torch.ones_like(value) for name, value in tuned.items()})
