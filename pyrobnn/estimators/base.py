@@ -25,9 +25,9 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import numbered
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.distributions.units import InputScaler
-from pyrobnn.estimators.checked import PerRow, checked_inputs, checked_weights, warn_of_examples
 from pyrobnn.estimators.parameters import Parameters
-from pyrobnn.estimators.saved import Coding, Fitted, TargetKind, Targets, read_estimator, write_estimator
+from pyrobnn.estimators.rows import Coding, PerRow, TargetKind, Targets, checked_inputs, checked_weights, warn_of_rows
+from pyrobnn.estimators.saved import Fitted, read_estimator, write_estimator
 from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.fit import fit_in_silence, tell
@@ -107,7 +107,7 @@ class AbstractBNN(Parameters):
         num_classes = len(coding.kind.classes) or None
         facts = Facts.of(self.TASK, data, self._given(), num_classes=num_classes, learns_on=learns_on)
         run = self._run()
-        warn_of_examples(data, facts, coding.encoder)
+        warn_of_rows(data, facts, coding.encoder)
         with waiting(_FITTING, shown=self.verbose is None):
             parts, record = settled(choose(facts), data, run)
             data = data.with_inputs(parts.inputs)

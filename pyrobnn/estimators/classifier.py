@@ -13,8 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.estimators.base import AbstractBNN
-from pyrobnn.estimators.checked import PerRow, checked_targets, checked_weights
-from pyrobnn.estimators.saved import TargetKind, Targets
+from pyrobnn.estimators.rows import PerRow, TargetKind, Targets, checked_targets, checked_weights
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.tables.cells import order_of, require_order
 

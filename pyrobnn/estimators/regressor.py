@@ -9,8 +9,7 @@ from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.estimators.base import AbstractBNN
-from pyrobnn.estimators.checked import PerRow, checked_targets
-from pyrobnn.estimators.saved import TargetKind, Targets
+from pyrobnn.estimators.rows import PerRow, TargetKind, Targets, checked_targets
 from pyrobnn.posterior.prediction import Prediction
 
 

@@ -1,20 +1,19 @@
 """What a fit keeps, and files of it: the posterior as `bnn.save` has it, the encoder and the parameters; no code."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from pyrobnn._core.errors import REFUSALS, InputError, shown
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.tree_files import write_tree
-from pyrobnn.data.imputed import Imputer, with_copies, with_targets
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.imputed import Imputer
 from pyrobnn.estimators.parameters import Parameters
+from pyrobnn.estimators.rows import Coding, TargetKind
 from pyrobnn.inference.parts import PARTS, Facts
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture
@@ -22,40 +21,6 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import content_of, from_tree
 from pyrobnn.storage.save import FORMAT_VERSION, to_tree
 from pyrobnn.tables.encoder import Encoder
-
-
-@dataclass(frozen=True, eq=False)
-class TargetKind:
-    """What targets are: the shape of predictions for a row, () or (K,), and the K classes, none for numbers."""
-
-    shape: tuple[int, ...]
-    classes: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-
-type Targets = tuple[np.ndarray, TargetKind]  # targets as numbers, (N,) or (N, K)
-
-
-@dataclass(frozen=True, eq=False)
-class Coding:
-    """From columns and targets to numbers, as learned from the rows of a fit; without an imputer nothing is drawn."""
-
-    encoder: Encoder
-    imputer: Imputer | None
-    kind: TargetKind
-
-    @classmethod
-    def learn(cls, encoder: Encoder, columns: pd.DataFrame, y: np.ndarray, kind: TargetKind) -> Self:
-        """Return the coding that rows teach; values are drawn where some may be missing, or categories unknown."""
-        x = encoder.matrix(columns)
-        both = with_targets(x, y, len(kind.classes))
-        has_draws = bool(encoder.onehot()) or encoder.missing == "impute"
-        imputer = Imputer(both, encoder.onehot(), both.shape[1] - x.shape[1]) if has_draws else None
-        return cls(encoder, imputer, kind)
-
-    def data(self, columns: pd.DataFrame, y: np.ndarray, **settings: Any) -> Data:
-        """Return rows and their targets as numbers, with copies of those that lack values."""
-        x, names = self.encoder.matrix(columns), self.encoder.get_feature_names_out().tolist()
-        return with_copies(x, y, len(self.kind.classes), self.imputer, feature_names=names, **settings)
 
 
 @dataclass(frozen=True, eq=False)

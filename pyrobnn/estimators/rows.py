@@ -1,6 +1,8 @@
-"""Checks of rows: inputs, targets and weights by scikit-learn's rules, and warnings before a fit begins."""
+"""From rows to numbers: checks of inputs, targets and weights by scikit-learn's rules, and how a fit codes them."""
 
 import datetime
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, validate_da
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, listed, warn_user
+from pyrobnn.data.imputed import Imputer, with_copies, with_targets
 from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.estimators.parameters import Parameters
 from pyrobnn.inference.fit import tell_of_constants
@@ -22,6 +25,7 @@ _FEWEST_ROWS = 10  # that a fit needs, as on the command line
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
 
 type PerRow = ArrayLike | None  # a value for each row, (N,)
+type Targets = tuple[np.ndarray, "TargetKind"]  # targets as numbers, (N,) or (N, K)
 
 
 def checked_inputs(estimator: Parameters, X: ArrayLike, known: Encoder | None = None) -> Table:
@@ -71,7 +75,41 @@ def checked_weights(weight: PerRow, y: np.ndarray) -> np.ndarray | None:
     return np.asarray(_check_sample_weight(weight, y, dtype=np.float64, ensure_non_negative=True))
 
 
-def warn_of_examples(data: Data, facts: Facts, encoder: Encoder) -> None:
+@dataclass(frozen=True, eq=False)
+class TargetKind:
+    """What targets are: the shape of predictions for a row, () or (K,), and the K classes, none for numbers."""
+
+    shape: tuple[int, ...]
+    classes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """From columns and targets to numbers, as learned from the rows of a fit; without an imputer nothing is drawn."""
+
+    encoder: Encoder
+    imputer: Imputer | None
+    kind: TargetKind
+
+    @classmethod
+    def learn(cls, encoder: Encoder, columns: pd.DataFrame, y: np.ndarray, kind: TargetKind) -> Self:
+        """Return the coding that rows teach; values are drawn where some may be missing, or categories unknown."""
+        if not encoder.onehot() and encoder.missing != "impute":
+            return cls(encoder, None, kind)
+        x = encoder.matrix(columns)
+        both = with_targets(x, y, len(kind.classes))
+        return cls(encoder, Imputer(both, encoder.onehot(), both.shape[1] - x.shape[1]), kind)
+
+    def data(self, columns: pd.DataFrame, y: np.ndarray, **settings: Any) -> Data:
+        """Return rows and their targets as numbers, with copies of those that lack values."""
+        x = self.encoder.matrix(columns)
+        settings["feature_names"] = self.encoder.get_feature_names_out().tolist()
+        if self.imputer is None:
+            return Data(x, y, **settings)
+        return with_copies(x, y, len(self.kind.classes), self.imputer, **settings)
+
+
+def warn_of_rows(data: Data, facts: Facts, encoder: Encoder) -> None:
     """Warn of inputs that never vary, of columns that give the targets away, and of few rows."""
     tell_of_constants(with_offset(facts.given.likelihood, data))
     for name, fault in leaks(data, encoder.positions()).items():
