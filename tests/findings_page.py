@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.verdict import checks
-from pyrobnn.verdict.finding import templates
-from pyrobnn.verdict.remedies import RULES
+from pyrobnn.verdict.finding import WORDS, templates
 
 PAGE = Path(__file__).parents[1] / "docs/how-to/warnings.md"
 ANCHORS = {
@@ -80,7 +79,7 @@ def cells(row):
             continue
         remedies = (template.tries, template.otherwise)
         same = next(other for other, one in templates().items() if (one.tries, one.otherwise) == remedies)
-        tries = ", ".join([*(RULES[name].words for name in template.tries), *filter(None, [template.otherwise])])
+        tries = ", ".join([*(WORDS["remedies"][name] for name in template.tries), *filter(None, [template.otherwise])])
         tries = f"as for `{same}`" if same != key and len(template.tries) > 2 else tries
         advice = " ".join(filter(None, [f"{tries[:1].upper()}{tries[1:]}." if tries else "", template.advice]))
         yield row.statistic or key, PLACEHOLDER.sub("...", template.lead), advice

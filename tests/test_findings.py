@@ -17,7 +17,7 @@ from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.diagnostics.predictive_checks import Deviation
 from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Evidence
-from pyrobnn.verdict.finding import Finding, templates
+from pyrobnn.verdict.finding import WORDS, Finding, templates
 from pyrobnn.verdict.remedies import RULES, Rule, first
 
 SENTENCES = Path(__file__).parent / "findings.txt"
@@ -59,7 +59,7 @@ def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
     ends = re.compile(" (fine|note|unknown|low|high)$")
     assert {ends.sub("", key) for key in templates()} == {ends.sub("", key) for key in keys}
     assert [*CHECKS] == [*dict.fromkeys(row.check for row in findings_page.ROWS)]
-    assert {name for template in templates().values() for name in template.tries} <= {*RULES}
+    assert {name for template in templates().values() for name in template.tries} <= {*RULES} == {*WORDS["remedies"]}
     data = bnn.Data(torch.randn(20, 2), torch.rand(20) + 0.1)
     evidence = Evidence(bnn.BNN(bnn.MLP(2, [3], 1)).fit(data, steps=1, progress=False), data)
     for name in {name for template in templates().values() for name in template.tries}:
@@ -68,6 +68,8 @@ def test_every_template_belongs_to_a_check_and_every_remedy_is_known():
     grouped = dataclasses.replace(evidence, train=bnn.Data(data.x, data.y, groups=range(20)))
     found = [first(one, (name,)) for one in (evidence, grouped) for name in ("median", "sampled_groups")]
     assert [each and each.settings for each in found] == [None, None, None, ("fit.type=nuts",)]
+    fits = [bnn.BNN(bnn.MLP(2, [20], 1)).fit(data, guide=guide, steps=1) for guide in ("map", "dropout")]
+    assert [first(Evidence(fit, data), ("smaller",)) is None for fit in fits] == [False, True]  # fewer units are worse
     held_out = first(evidence, ("hold_out",))
     assert held_out.said("estimator") == "hold rows out, `train_test_split(X, y, test_size=0.25)`"
 
@@ -120,7 +122,7 @@ def test_each_warning_has_a_remedy_in_each_spelling_whatever_was_tried():
     for key in templates():
         if example(key).severity != "warning":
             continue
-        always = any(RULES[name].applies is Rule("").applies for name in templates()[key].tries)
+        always = any(RULES[name].applies is Rule().applies for name in templates()[key].tries)
         assert templates()[key].otherwise or always, key
         (found,) = findings({key: lambda _, key=key: example(key)}, evidence)
         assert all(found.remedy.said(spelling) for spelling in get_args(Spelling)), key
@@ -135,7 +137,7 @@ def test_a_finding_of_a_severity_that_its_words_are_not_for_is_an_error():
 def test_templates_take_no_other_names():
     known = {*NAMES, *NUMBERS, "linear_error", "measure", "sign", "name", "passed", "value", "expected", "error"}
     for template in templates().values():
-        names = string.Formatter().parse(template.lead + template.rest + template.linear)
+        names = string.Formatter().parse(template.lead + template.rest + WORDS["sentences"]["@linear model"])
         assert {name for _, name, *_ in names if name} <= known
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro.nn import PyroModule
@@ -27,8 +27,7 @@ _MOST_ENTRIES = 4_000_000
 _FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7  # the relative change of the objective at which L-BFGS stops
-_LARGEST_LOG, _SMALLEST_LOG_NOISE = 20.0, -7.0
-"""Bounds on the parameters of a likelihood on the unconstrained side: a perfect fit has a noise of a thousandth."""
+_LARGEST_LOG, _SMALLEST_LOG_NOISE = 20.0, -7.0  # bounds on unconstrained parameters: exp(-7) is a thousandth
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,20 +99,18 @@ def fit_baselines(
 
 def _directions(x: Tensor) -> Callable[[X], Tensor]:
     """Return the map to standardised inputs; of more inputs than rows to the rows' span, which has all solutions."""
-    flat = flat_rows(x)
-    scaler = Scaler.fit(flat)
-    standard = scaler.transform(flat) / math.sqrt(flat.shape[1])
-    turn = torch.linalg.svd(standard, full_matrices=False).Vh.T if flat.shape[1] > len(flat) else None
+    scaler, width = Scaler.fit(flat_rows(x)), x[0].numel()
 
-    def apply(values: X) -> Tensor:
-        inputs = scaler.transform(flat_rows(values).cpu()) / math.sqrt(flat.shape[1])
-        return inputs if turn is None else inputs @ turn
+    def standard(values: X) -> Tensor:
+        return scaler.transform(flat_rows(values).cpu()) / math.sqrt(width)
 
-    return apply
+    if width <= len(x):
+        return standard
+    turn = torch.linalg.svd(standard(x), full_matrices=False).Vh.T
+    return lambda values: standard(values) @ turn
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Problem:
+class _Problem(NamedTuple):
     """Targets y (N,) or (N, K) in standard units, the likelihood's module, and the fold of each row for several fits.
 
     The module maps outputs (..., N, outputs), in float64, to distributions of targets in units of the scaler. `centre`

@@ -15,7 +15,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.evidence import SIGNIFICANCE, Basis, Budget, Evidence
-from pyrobnn.verdict.finding import Finding, Severity, Values
+from pyrobnn.verdict.finding import WORDS, Finding, Severity, Values
 from pyrobnn.verdict.remedies import first
 from pyrobnn.verdict.scores import FAR_BELOW, BaselineComparison, compared
 
@@ -24,16 +24,9 @@ _SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose, fewer behind a baseline; for labels and counts, at most this share of the
 constant's loss. Of 143 fits of the measure `alarms` half a nat names four more bad ones, and no other good one."""
 _TOO_MANY = 10  # real targets for each weight: on average each moves its own prediction by a tenth
-_LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0
-"""Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
-_ROWS: dict[Basis, tuple[str, str]] = {
-    "held out": ("held-out example", ""),
-    "left out": ("training example", ", each left out of the fit"),
-    "training": ("training example", ", which flatter the fit"),
-}
+_LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0  # an example, that a fit may gain in its last cycle of all its steps
 
-Check = Callable[[Evidence], Finding | Sequence[Finding] | None]
-"""A check, whose docstring says how it is computed."""
+Check = Callable[[Evidence], Finding | Sequence[Finding] | None]  # its docstring says how it is computed
 
 
 def findings(checks: Mapping[str, Check], evidence: Evidence) -> Iterator[Finding]:
@@ -81,7 +74,7 @@ def beside(evidence: Evidence, found: BaselineComparison, name: str, severity: S
 
 def rows_told(basis: Basis, num: int) -> str:
     """Return which examples a number rests on, in words."""
-    noun, more = _ROWS[basis]
+    noun, more = WORDS["rows"][basis]
     return f"{counted(num, noun)}{more}"
 
 

@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import tomllib
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
 SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")  # from the worst on
 Values = dict[str, int | float | str]
+_NO_TEMPLATES = ("sentences", "rows", "trust", "remedies")  # tables of words.toml with words of another kind
+WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
 class Template(NamedTuple):
-    """What is said of a finding of some severities: a clause, what follows it, and the numbers of a linear model.
+    """What is said of a finding of some severities: a clause, and what follows it.
 
     `measure` is what a statistic measures, `tries` are the names of remedies in their order, `otherwise` is the last in
     words, and `advice` is for the page of warnings. Of warnings a "cause" is mended before effects, and a "leak" first.
@@ -23,7 +25,6 @@ class Template(NamedTuple):
     """
 
     lead: str
-    linear: str
     severities: tuple[Severity, ...] = ("warning",)
     rest: str = ""
     measure: str = ""
@@ -38,11 +39,10 @@ class Template(NamedTuple):
 @functools.cache
 def templates() -> dict[str, Template]:
     """Return the templates by their key."""
-    tables = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-    named = tables.pop("sentences")
-    for table in tables.values():
-        table |= {field: named[table[field]] for field in ("rest", "measure", "otherwise") if table.get(field) in named}
-    return {key: Template(linear=named["@linear model"], **table) for key, table in tables.items()}
+    sentences, found = WORDS["sentences"], {}
+    for key in (key for key in WORDS if key not in _NO_TEMPLATES):
+        found[key] = Template(**{field: sentences.get(str(text), text) for field, text in WORDS[key].items()})
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Finding:
     @property
     def text(self) -> str:
         """The finding with its numbers."""
-        linear = self.template.linear if "linear_error" in self.facts else ""
+        linear = WORDS["sentences"]["@linear model"] if "linear_error" in self.facts else ""
         return self._filled(f"{self.template.lead}{self.template.rest}{linear}.")
 
     @property

@@ -1,8 +1,7 @@
 """What may mend a fit, by the settings that it has: nothing that it has already, and a further value of a number."""
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +13,13 @@ from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.given import by_site
 from pyrobnn.verdict.evidence import Evidence
+from pyrobnn.verdict.finding import WORDS
 
 _TIMES_LONGER = 4
 _TIMES_NARROWER = 3.0
 _NARROWEST = 0.05
 _FEW_UNITS, _ADVISED_UNITS = 10, 50
-_MOST_WEIGHTS_FOR_CHAINS, _MOST_ROWS_FOR_EVIDENCE = 1000, 2000
+_MOST_FOR_CHAINS, _MOST_FOR_EVIDENCE = 1000, 2000  # weights, and rows
 _FAST_RATE = 0.1
 _SCALES = dict.fromkeys(("gaussian", "laplace", "student_t"), "scale")
 _SCALES |= {"log_normal": "log_scale", "gamma": "dispersion"}
@@ -30,26 +30,25 @@ _LEAST_DISPERSION = 0.5
 _MOST_STEPS = 150_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """A remedy: the words that follow "To mend it,", whether a fit may take it, and the settings that change.
+class Rule(NamedTuple):
+    """The settings that a remedy changes, and whether a fit may take it; words.toml has its words.
 
     `python` stands in for the settings in Python, unless it is empty.
     """
 
-    words: str
-    applies: Callable[[Evidence], bool] = lambda evidence: True
     settings: tuple[str, ...] | Callable[[Evidence], tuple[str, ...]] = ()
+    applies: Callable[[Evidence], bool] = lambda evidence: True
     python: str = ""
 
 
 def first(evidence: Evidence, names: Iterable[str]) -> Remedy | None:
     """Return the first of some remedies, by the names of their rules, that a fit has not had yet."""
-    rule = next((RULES[name] for name in names if RULES[name].applies(evidence)), None)
-    if rule is None:
+    name = next((name for name in names if RULES[name].applies(evidence)), None)
+    if name is None:
         return None
+    rule = RULES[name]
     settings = rule.settings(evidence) if callable(rule.settings) else rule.settings
-    return Remedy(rule.words, settings, rule.python)
+    return Remedy(WORDS["remedies"][name], settings, rule.python)
 
 
 def _setting(evidence: Evidence, name: str) -> Any:
@@ -85,6 +84,10 @@ def _part(evidence: Evidence, name: str) -> Table:
     return told if isinstance(told, dict) else {}
 
 
+def _guide(evidence: Evidence) -> str:
+    return str((_setting(evidence, "guide") or {}).get("type", ""))
+
+
 def _likelihood(evidence: Evidence) -> str:
     return str(_part(evidence, "likelihood").get("type", ""))
 
@@ -104,10 +107,10 @@ def _takes_evidence(evidence: Evidence) -> bool:
     """Return whether the evidence framework takes the prior, which must be normal, and has not been tried."""
     bnn, num = evidence.posterior.bnn, evidence.posterior.record.num_data or 0
     priors = [as_prior(prior) for prior in by_site(bnn.settings["prior"], bnn.site_names).values()]
-    return num <= _MOST_ROWS_FOR_EVIDENCE and not _is_tuned_or_sampled(evidence) and all(p.is_normal for p in priors)
+    return num <= _MOST_FOR_EVIDENCE and not _is_tuned_or_sampled(evidence) and all(p.is_normal for p in priors)
 
 
-def _is_likelihood_untried(evidence: Evidence) -> bool:
+def _is_uncompared(evidence: Evidence) -> bool:
     """Return whether no other likelihood was compared by its evidence, which would have taken a better one."""
     records = [member.record.evidence for member in evidence.posterior.members]
     return not any(record is not None and len(record.likelihoods) > 1 for record in records)
@@ -151,7 +154,7 @@ def _are_amounts(evidence: Evidence) -> bool:
     """Return whether real targets are positive and skewed, around a noise that is one number."""
     y = evidence.train.y.double()
     is_one = _likelihood(evidence) == "gaussian" and _noise(evidence) != "heteroscedastic"
-    is_positive = is_one and _is_likelihood_untried(evidence) and y.ndim == 1 and bool((y > 0).all())
+    is_positive = is_one and _is_uncompared(evidence) and y.ndim == 1 and bool((y > 0).all())
     return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
 
 
@@ -177,50 +180,34 @@ def _varying_noise(evidence: Evidence) -> tuple[str, ...]:
 
 
 RULES: dict[str, Rule] = {
-    "rescaled": Rule("standardise the data", _is_unscaled, ("data.standardize=true",)),
-    "measured_noise": Rule("let the noise be measured",
-        lambda e: _noise(e) in ("known", "learned"), ("likelihood.scale=tuned",)),
-    "smaller": Rule("take one small hidden layer", _is_large, ("net.hidden=[10]",)),
-    "larger": Rule("take a hidden layer of 50 units",
-        lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS, ("net.hidden=[50]",)),
-    "without_hidden": Rule("keep the linear model", lambda e: bool(e.hidden), ("net.hidden=[]",)),
-    "by_evidence": Rule("tune the prior", _takes_evidence, ("fit.type=evidence_framework",)),
-    "sampled": Rule("draw by Markov chains",
-        lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS, ("fit.type=nuts",)),
-    "sampled_groups": Rule("draw by Markov chains, for new groups",
-        lambda e: e.train.groups is not None and RULES["sampled"].applies(e), ("fit.type=nuts",)),
-    "other_guide": Rule("take another guide",
-        lambda e: not e.has_chains and (_setting(e, "guide") or {}).get("type") != "mean_field",
-        ("guide.type=mean_field",)),
-    "ensemble": Rule("average several networks",
-        lambda e: not isinstance(e.posterior, Mixture), ("fit.type=ensemble",)),
-    "smoother": Rule("choose a smoother prior",
-        lambda e: _part(e, "prior").get("type") != "normal", ("prior.type=normal",)),
-    "spread_counts": Rule("let counts spread",
-        lambda e: _likelihood(e) == "poisson", ("likelihood.type=negative_binomial",)),
-    "counts": Rule("take a Poisson, if targets are counts", _targets_look_like_counts, ("likelihood.type=poisson",)),
-    "counted_classes": Rule("fit a Poisson regression, if the classes are counts",
-        _classes_look_like_counts, ("data.task=regression", "likelihood.type=poisson")),
-    "median": Rule("take the median in place of the mean",
-        lambda e: e.prediction.has_quantiles and e.prediction.is_positive, python="`prediction.quantile(0.5)`"),
-    "other_inputs": Rule("collect other columns, or more rows: these may say nothing of the target", _finds_nothing),
-    "hold_out": Rule("hold rows out", settings=("data.test=0.25",)),
-    "hold_out_last": Rule("hold out the last rows", settings=("data.test_last=0.2",)),
-    "more_chains": Rule("run more chains", lambda e: (_setting(e, "num_chains") or 4) < 4, ("fit.num_chains=4",)),
-    "smaller_steps": Rule("take smaller steps",
-        lambda e: (_setting(e, "target_accept") or 0.95) < 0.95, ("fit.target_accept=0.95",)),
-    "slower": Rule("lower the learning rate", _is_fast, lambda e: _of_method(e, lr=0.01)),
-    "longer": Rule("train longer", lambda e: bool(_longer(e)), lambda e: _of_method(e, **_longer(e))),
-    "more_steps": Rule("train longer", settings=_more_steps),
-    "narrower": Rule("narrow the prior",
-        lambda e: _narrower(e) >= _NARROWEST, lambda e: (f"prior.scale={_narrower(e):g}",)),
-    "varying_noise": Rule("let the noise depend on the inputs, by twice as many outputs",
-        lambda e: _is_likelihood_untried(e) and _has_one_noise(e), _varying_noise),
-    "amounts": Rule("take a log-normal for positive, skewed targets", _are_amounts, ("likelihood.type=log_normal",)),
-    "heavy_tails": Rule("look for outliers, and take noise with heavy tails",
-        lambda e: _is_likelihood_untried(e) and _likelihood(e) == "gaussian", ("likelihood.type=student_t",)),
-    "calibrated": Rule("calibrate by rows that the fit has not seen", python="`bnn.calibrate(posterior, data)`"),
-    "more_draws": Rule("draw more", settings=lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
-    "longer_warmup": Rule("warm up longer",
-        settings=lambda e: (f"fit.warmup={2 * int(_setting(e, 'warmup') or 1000)}",)),
-}  # fmt: skip
+    "rescaled": Rule(("data.standardize=true",), _is_unscaled),
+    "measured_noise": Rule(("likelihood.scale=tuned",), lambda e: _noise(e) in ("known", "learned")),
+    "smaller": Rule(("net.hidden=[10]",), lambda e: _is_large(e) and _guide(e) != "dropout"),
+    "larger": Rule(("net.hidden=[50]",), lambda e: 0 < sum(e.hidden or ()) < _ADVISED_UNITS),
+    "without_hidden": Rule(("net.hidden=[]",), lambda e: bool(e.hidden)),
+    "by_evidence": Rule(("fit.type=evidence_framework",), _takes_evidence),
+    "sampled": Rule(("fit.type=nuts",), lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_FOR_CHAINS),
+    "sampled_groups": Rule(("fit.type=nuts",), lambda e: e.train.groups is not None and RULES["sampled"].applies(e)),
+    "other_guide": Rule(("guide.type=mean_field",), lambda e: not e.has_chains and _guide(e) != "mean_field"),
+    "ensemble": Rule(("fit.type=ensemble",), lambda e: not isinstance(e.posterior, Mixture)),
+    "smoother": Rule(("prior.type=normal",), lambda e: _part(e, "prior").get("type") != "normal"),
+    "spread_counts": Rule(("likelihood.type=negative_binomial",), lambda e: _likelihood(e) == "poisson"),
+    "counts": Rule(("likelihood.type=poisson",), _targets_look_like_counts),
+    "counted_classes": Rule(("data.task=regression", "likelihood.type=poisson"), _classes_look_like_counts),
+    "median": Rule((), lambda e: e.prediction.has_quantiles and e.prediction.is_positive, "`prediction.quantile(0.5)`"),
+    "other_inputs": Rule((), _finds_nothing),
+    "hold_out": Rule(("data.test=0.25",)),
+    "hold_out_last": Rule(("data.test_last=0.2",)),
+    "more_chains": Rule(("fit.num_chains=4",), lambda e: (_setting(e, "num_chains") or 4) < 4),
+    "smaller_steps": Rule(("fit.target_accept=0.95",), lambda e: (_setting(e, "target_accept") or 0.95) < 0.95),
+    "slower": Rule(lambda e: _of_method(e, lr=0.01), _is_fast),
+    "longer": Rule(lambda e: _of_method(e, **_longer(e)), lambda e: bool(_longer(e))),
+    "more_steps": Rule(_more_steps),
+    "narrower": Rule(lambda e: (f"prior.scale={_narrower(e):g}",), lambda e: _narrower(e) >= _NARROWEST),
+    "varying_noise": Rule(_varying_noise, lambda e: _is_uncompared(e) and _has_one_noise(e)),
+    "amounts": Rule(("likelihood.type=log_normal",), _are_amounts),
+    "heavy_tails": Rule(("likelihood.type=student_t",), lambda e: _is_uncompared(e) and _likelihood(e) == "gaussian"),
+    "calibrated": Rule(python="`bnn.calibrate(posterior, data)`"),
+    "more_draws": Rule(lambda e: (f"fit.num_draws={4 * int(_setting(e, 'num_draws') or 250)}",)),
+    "longer_warmup": Rule(lambda e: (f"fit.warmup={2 * int(_setting(e, 'warmup') or 1000)}",)),
+}
