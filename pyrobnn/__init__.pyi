@@ -16,7 +16,7 @@ from .bnn import BNN as BNN
 from .data.in_memory import Data as Data
 from .data.loader import Loader as Loader
 from .diagnostics.audit import elbo_report as elbo_report
-from .diagnostics.chains import function_rhat as function_rhat
+from .diagnostics.convergence import function_rhat as function_rhat
 from .diagnostics.convert import eval_datatree as eval_datatree
 from .diagnostics.convert import to_datatree as to_datatree
 from .diagnostics.cross_validation import compare as compare

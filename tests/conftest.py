@@ -63,10 +63,10 @@ def local():
 @pytest.fixture
 def quick_check(monkeypatch):
     """Runs continue a fit for a few steps to judge it, not for seconds."""
-    import pyrobnn.diagnostics.continuation
+    import pyrobnn.diagnostics.convergence
 
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_CONTINUED_SECONDS", 0.0, raising=False)
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_MOST_BLOCKS", 1, raising=False)
+    monkeypatch.setattr(pyrobnn.diagnostics.convergence, "_CONTINUED_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(pyrobnn.diagnostics.convergence, "_MOST_BLOCKS", 1, raising=False)
 
 
 @pytest.fixture

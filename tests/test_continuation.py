@@ -13,9 +13,9 @@ from torch.nn.functional import softplus
 import pyrobnn as bnn
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import to_dict
-from pyrobnn.diagnostics import continuation
+from pyrobnn.diagnostics import convergence
 from pyrobnn.diagnostics.checks import CHECKS
-from pyrobnn.diagnostics.continuation import ElboGain
+from pyrobnn.diagnostics.convergence import ElboGain
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Evidence
@@ -72,7 +72,7 @@ def mean_field(seed, shift=0.0):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(continuation, "_CONTINUED_STEPS", 100)
+    monkeypatch.setattr(convergence, "_CONTINUED_STEPS", 100)
 
 
 def found_by(name, posterior, data=None, seed=0):
@@ -102,7 +102,7 @@ def test_the_gain_is_at_most_the_distance_and_close_to_it():
     posterior, data = mean_field(1, shift=3.0)
     away = distance(posterior, data)
     assert away > AWAY
-    gain = continuation._Continuation(posterior, bnn.SVI(), data, derive(0, "continuation")).gain()
+    gain = convergence._Continuation(posterior, bnn.SVI(), data, derive(0, "continuation")).gain()
     assert away / 2 < gain.mean < away + 4 * gain.stderr
     assert (gain.p_value < 1e-3, gain.tolerance) == (True, 0.5)
     found = continued(posterior, data)
@@ -124,7 +124,7 @@ def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain(monkey
     posterior, data = mean_field(0)
 
     def found(mean, stderr):
-        monkeypatch.setattr(continuation._Continuation, "gain", lambda self: ElboGain(mean, stderr, 100, 0.01, 0.5))
+        monkeypatch.setattr(convergence._Continuation, "gain", lambda self: ElboGain(mean, stderr, 100, 0.01, 0.5))
         return continued(posterior, data).kind
 
     assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]

@@ -19,7 +19,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.random import derive
-from pyrobnn.diagnostics.convert import NORM
+from pyrobnn.diagnostics.monitored import NORM
 
 X = torch.linspace(-1, 1, 24)[:, None] * torch.tensor([1.0, -0.5]) + torch.tensor([0.0, 0.3])
 WAVE = torch.sin(3 * X[:, 0]) + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0))

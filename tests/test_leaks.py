@@ -9,7 +9,8 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.data.in_memory import leaks
-from pyrobnn.diagnostics.checks import CHECKS, blocks
+from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.related_rows import related_rows
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian, MixtureDensity, Poisson, StudentT
 from pyrobnn.verdict.evidence import Evidence
 
@@ -61,19 +62,19 @@ PATIENT = np.repeat(RNG.permutation(20), 10)
 )
 def test_a_column_that_repeats_in_blocks_or_goes_on_in_time_is_named(column, name):
     data = bnn.Data(np.stack([PLAIN, column], 1), NUMBERS, feature_names=["a", "b"])
-    found = blocks(Evidence(None, data))
+    found = related_rows(Evidence(None, data))
     assert (None if found is None else found.name) == name
     if name == "blocks":
         assert (found.severity, found.value, found.remedy.settings) == ("care", 20, ("data.groups=b",))
         shuffled = data[RNG.permutation(NUM)]
-        assert blocks(Evidence(None, shuffled)) is None
+        assert related_rows(Evidence(None, shuffled)) is None
         names = torch.cat([data.x[:, :1], torch.eye(20)[PATIENT]], 1)  # a column of text, as the encoder gives it
         table = bnn.Data(names, NUMBERS, feature_names=["a", *map(str, range(20))])
         columns = {"a": [0], "patient": [*range(1, 21)]}
-        told = blocks(Evidence(None, table[RNG.permutation(NUM)], table=table, columns=columns))
+        told = related_rows(Evidence(None, table[RNG.permutation(NUM)], table=table, columns=columns))
         assert (told.value, told.facts) == (20, {"columns": "'patient'"})
-        assert blocks(Evidence(None, table)) is None  # each of them alone has two values
-    assert blocks(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
+        assert related_rows(Evidence(None, table)) is None  # each of them alone has two values
+    assert related_rows(Evidence(None, bnn.Data(data.x, data.y, groups=PATIENT))) is None
 
 
 def of_patients(num, rows, seed):
@@ -90,7 +91,7 @@ def test_columns_that_are_alike_in_all_rows_of_a_patient_are_named(num, rows, se
     x = of_patients(num, rows, seed)
     for columns in ([0, 1, 2], [0, 1, 2, 3]):
         data = bnn.Data(x[:, columns], x[:, 0], feature_names=[str(column) for column in columns])
-        found = blocks(Evidence(None, data))
+        found = related_rows(Evidence(None, data))
         assert (found.name, found.severity) == ("shared", "note")
         assert sorted(found.facts["columns"].split(", ")) == [f"'{column}'" for column in columns[1:]]
         assert found.remedy.settings[0].removeprefix("data.groups=") in "123"
@@ -110,7 +111,7 @@ def test_columns_that_only_depend_on_each_other_are_no_groups(seed):
         "six": np.arange(600) // 5 % 6,
     }
     data = bnn.Data(np.stack([*columns.values()], 1), height, feature_names=list(columns))
-    assert blocks(Evidence(None, data)) is None
+    assert related_rows(Evidence(None, data)) is None
 
 
 @pytest.mark.parametrize(("most", "is_number"), [(3 * NUM, True), (NUM * NUM, False)])
@@ -132,7 +133,7 @@ def test_rows_held_out_after_those_of_training_do_not_lie_between_them():
     table = bnn.Data(np.stack([PLAIN, np.cumsum(RNG.uniform(1, 2, NUM))], 1), NUMBERS, feature_names=["a", "b"])
     order = RNG.permutation(NUM)
     for train, test, is_named in [(slice(160), slice(160, None), False), (order[:160], order[160:], True)]:
-        found = blocks(Evidence(None, table[train], table[test], table=table))
+        found = related_rows(Evidence(None, table[train], table[test], table=table))
         assert (found is not None) == is_named
 
 

@@ -9,7 +9,6 @@ from scipy import stats
 from scipy.spatial.distance import pdist
 
 import pyrobnn as bnn
-from pyrobnn.diagnostics import checks
 from pyrobnn.diagnostics.checks import error, gaussian_process, missed
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.scores import left_out_scores
@@ -176,8 +175,8 @@ def test_rows_held_out_are_compared_where_there_are_any():
 def test_a_process_scores_rows_left_out_and_new_ones_as_that_of_scikit_learn(monkeypatch):
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-    monkeypatch.setattr(checks, "_SQUARED_LENGTHS", (0.5,))
-    monkeypatch.setattr(checks, "_RELATIVE_NOISES", (0.1,))
+    monkeypatch.setattr("pyrobnn.diagnostics.checks._SQUARED_LENGTHS", (0.5,))
+    monkeypatch.setattr("pyrobnn.diagnostics.checks._RELATIVE_NOISES", (0.1,))
     (x, y), (new, targets) = waves(20, 0), waves(10, 1)
     score, left_out = gaussian_process(x, y)
     at, there = (((inputs - x.mean(0)) / x.std(0)).numpy() for inputs in (x, new))

@@ -83,7 +83,7 @@ def imported(path, tree):
 FAMILIES = ("guides", "priors", "likelihoods")
 METHODS = {type(inference.method.registry.resolve(name)).__name__ for name in inference.method.registry.names}
 KNOWS_CLASSES = {
-    "diagnostics/continuation.py": {"SVI"},  # goes on with a fit by it
+    "diagnostics/convergence.py": {"SVI"},  # goes on with a fit by it
     "diagnostics/cross_validation.py": {"SVI"},  # fits it side by side
     "diagnostics/importance.py": {"MaskedPoint"},  # the distribution of one site
     "inference/scales/evidence_framework.py": {"Laplace"},  # reads and changes its fields

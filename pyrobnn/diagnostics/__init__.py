@@ -1,7 +1,7 @@
 """Diagnostics: checks of posteriors and their predictions."""
 
 from pyrobnn.diagnostics.audit import ElboReport, Estimate, SiteTerms, elbo_report
-from pyrobnn.diagnostics.chains import FunctionConvergence, function_rhat
+from pyrobnn.diagnostics.convergence import FunctionConvergence, function_rhat
 from pyrobnn.diagnostics.convert import eval_datatree, to_datatree
 from pyrobnn.diagnostics.cross_validation import compare, heldout_elpd, kfold, loo
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.private import tree_map
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import in_memory
-from pyrobnn.diagnostics.convert import log_likelihoods
 from pyrobnn.guides.base import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import require_single
@@ -94,14 +94,6 @@ class ElboReport:
         return "\n".join(lines)
 
 
-class _Terms(NamedTuple):
-    """The log densities of the latent sites, and their KL of a closed form: a value per draw, by site."""
-
-    log_q: dict[str, Tensor]
-    log_p: dict[str, Tensor]
-    kl: dict[str, Tensor]
-
-
 def elbo_report(posterior: Posterior, data: Any, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
@@ -132,31 +124,30 @@ def elbo_report(posterior: Posterior, data: Any, *, num_draws: int = 1000, seed:
     if built(posterior.guide).pruned_sites():
         raise InputError("`elbo_report`: pruned weights are points at zero, without a density: take the fit before.")
 
-    def with_likelihood(block: tuple[_Terms, dict[str, Tensor]]) -> tuple[_Terms, Tensor]:
-        terms, values = block
+    def with_likelihood(block: tuple[dict[str, Tensor], ...]) -> tuple[Any, ...]:
+        *terms, values = block
         parts = [log_likelihoods(posterior, part, values).sum(1) for part in data.parts()]
-        return terms, torch.stack(parts).sum(0)
+        return (*terms, torch.stack(parts).sum(0))
 
     seed = derive(posterior.seed if seed is None else seed, "audit")
     blocks = posterior.map_traces(lambda trace: _of_latents(posterior, trace), with_likelihood, num_draws, seed=seed)
-    of_blocks = zip(*(terms for terms, _ in blocks), strict=True)
-    log_q, log_p, kl = ({name: torch.cat([part[name] for part in parts]) for name in parts[0]} for parts in of_blocks)
-    log_likelihood = torch.cat([each for _, each in blocks]).double()
+    log_q, log_p, kl, log_likelihood = tree_map(lambda *parts: torch.cat(parts).double(), *blocks)
+    log_p = dict.fromkeys(log_q, torch.zeros_like(log_likelihood)) | log_p
+    exact, sites = {name: float(values[0]) for name, values in kl.items() if bool((values == values[0]).all())}, []
     sizes = {name: value[0].numel() for name, value in posterior.draw(1, seed=seed).items()}
-    exact = {name: float(each[0]) for name, each in kl.items() if torch.equal(each, each[:1].expand_as(each))}
-    zero = torch.zeros_like(log_likelihood)
-    rows = {name: (log_p.get(name, zero).double(), q.double()) for name, q in log_q.items()}
-    total_p, total_q = (torch.stack([pair[at] for pair in rows.values()]).sum(0) for at in (0, 1))
-    of = Estimate.of
+    for name, q in log_q.items():
+        log_prior, entropy, kl = (Estimate.of(values) for values in (log_p[name], -q, q - log_p[name]))
+        sites.append(SiteTerms(name, sizes.get(name, 0), log_prior, entropy, kl, exact.get(name)))
+    total_p, total_q = (torch.stack([*values.values()]).sum(0) for values in (log_p, log_q))
     return ElboReport(
-        tuple(SiteTerms(n, sizes.get(n, 0), of(p), of(-q), of(q - p), exact.get(n)) for n, (p, q) in rows.items()),
-        log_likelihood=of(log_likelihood),
-        log_prior=of(total_p),
-        entropy=of(-total_q),
-        kl=of(total_q - total_p),
-        kl_exact=sum(exact.values()) if len(exact) == len(rows) else None,
-        elbo=of(log_likelihood + total_p - total_q),
-        num_draws=len(log_likelihood),
+        tuple(sites),
+        log_likelihood=Estimate.of(log_likelihood),
+        log_prior=Estimate.of(total_p),
+        entropy=Estimate.of(-total_q),
+        kl=Estimate.of(total_q - total_p),
+        kl_exact=sum(exact.values()) if len(exact) == len(log_q) else None,
+        elbo=Estimate.of(log_likelihood + total_p - total_q),
+        num_draws=num_draws,
         reservation=_reservation(posterior, data, seed),
     )
 
@@ -173,8 +164,8 @@ def _reservation(posterior: Posterior, data: Data, seed: int) -> str:
     return "" if is_same else "(of the linearised model, not comparable)"
 
 
-def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[str, Tensor]]:
-    """Return the terms of the latent sites for a draw, with its values; the model runs on a single example."""
+def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[dict[str, Tensor], ...]:
+    """Return log q, log p, KL of a closed form, and values of a draw by site; the model runs on a single example."""
     model_trace = posterior.trace(poutine.replay(posterior.bnn, trace=guide_trace))
     guide_trace.compute_log_prob()
     latents = latent_names(guide_trace)
@@ -189,4 +180,22 @@ def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[st
         with contextlib.suppress(NotImplementedError):
             closed[name] = kl_divergence(guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"]).sum()
     log_p = {name: model_trace.nodes[name]["log_prob_sum"] for name in latents}
-    return _Terms(log_q, log_p, closed), {n: guide_trace.nodes[n]["value"] for n in latents}
+    return log_q, log_p, closed, {name: guide_trace.nodes[name]["value"] for name in latents}
+
+
+def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
+    """Return the log prior density of each joint draw (B, *event), summed in float64, (B,)."""
+
+    def density(values: dict[str, Tensor]) -> Tensor:
+        trace = member.trace(poutine.condition(member.bnn, data=values))
+        trace.compute_log_prob(lambda name, site: name in values)
+        return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
+
+    with seeded(member.seed, "log prior"):
+        return torch.func.vmap(density, randomness="different")(draws)
+
+
+def log_likelihoods(fit: Posterior, data: Data, draws: dict[str, Tensor], *, linearized: bool | None = None) -> Tensor:
+    """Return log p(y_n | x_n, w_s) in original units, times the weight of the example if given, (S, N)."""
+    log_probs = fit.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y).double()
+    return log_probs if data.weights is None else log_probs * data.weights.to(log_probs.device)

@@ -1,10 +1,9 @@
 """The table of all checks of a fit, and those that the end of a fit does not afford."""
 
 import dataclasses
-import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,15 +13,15 @@ from torch.distributions import Normal
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.inputs import X, flat_rows, single
+from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.chains import function_rhat
-from pyrobnn.diagnostics.continuation import continued_gain
-from pyrobnn.diagnostics.convert import MAX_WHOLE
+from pyrobnn.diagnostics.convergence import continued_gain, function_rhat
 from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import LEVELS, by_steps, level_of, predictive_tests, ranking_test
+from pyrobnn.diagnostics.related_rows import related_rows
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.calibration import best_factor, with_factor
@@ -36,29 +35,27 @@ from pyrobnn.verdict.scores import Gain
 _TIMES_MORE = 4  # examples that halve an error
 _MOST_HELD_OUT = 0.5  # share above which holding out more is no remedy
 _RARE_SHARE = 0.2  # of the labels up to which a class is rare
+_MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20  # rows
+_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)  # of its grid, times the median of squared distances
+_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # of its grid: variances over that of the function
+_MISSED_NATS, _NOTED_NATS, _STANDARD_ERRORS_TO_MISS = 0.5, 0.1, 3.0  # below a Gaussian process
+_LARGEST_ERROR_RATIO = 1.25  # of the squared errors of the predictive mean and of a simpler model
+_EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
 _MOST_PROBES = 20  # training inputs at which chains are compared
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
 _LARGEST_ROUGH_RHAT, _LARGEST_ERROR = 1.1, 0.1
 """Of 60 fits to labels, those within these limits score within 0.006 nats of 8,000 draws, the others within 0.022."""
-_LARGEST_ERROR_RATIO = 1.25
-_MISSED_NATS, _NOTED_NATS, _STANDARD_ERRORS_TO_MISS = 0.5, 0.1, 3.0  # below a Gaussian process
-_EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
-_MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20
-_SQUARED_LENGTHS, _RELATIVE_NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the grid
-_NEGLIGIBLE_P = 1e-4
-_FEWEST_SIMULATIONS = 200
-_KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
-_FEWEST_ROWS, _FEWEST_GROUPS, _FEWEST_ROWS_OF_A_GROUP, _MOST_ROWS_OF_A_GROUP = 50, 5, 5, 200
-_TIMES_MORE_PAIRS, _MOST_ROWS_OF_A_SEARCH = 2, 2000
-_MOST_COLUMNS = 100  # of a table, above which it is not searched for columns that go together
-_ALIKE = 0.95  # rank correlation of two columns from which one is made from the other
+_NEGLIGIBLE_SHARE = 1e-4  # of the uncertainty of the weights in the predictive variance
+_FEWEST_SIMULATIONS = 200  # of targets
+_KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000  # draws, and rows
 
 
 def _is_exact(evidence: Evidence) -> bool:
     if evidence.likelihood.noise is None or not evidence.prediction.has_moments:
         return False
-    off = (evidence.prediction.mean.double().cpu() - evidence.judged.y.double().cpu()).square().mean(0)
-    return bool((off <= (_EXACT * evidence.train.y.double().std(0)).square().cpu()).all())
+    errors = evidence.prediction.mean.double().cpu() - evidence.judged.y.double().cpu()
+    largest = (_EXACT * evidence.train.y.double().std(0)).square().cpu()
+    return bool((errors.square().mean(0) <= largest).all())
 
 
 def _class_name(evidence: Evidence, label: int) -> str:
@@ -69,28 +66,22 @@ def use(evidence: Evidence) -> Finding | None:
     """Nothing shows a gain over a constant, nor that there is none."""
     comparison = evidence.comparison
     if comparison is None:
-        alone = evidence.can_judge and not evidence.baselines and len(evidence.train) > 1
-        return Finding("not compared", "open") if alone else None
+        has_no_baselines = evidence.can_judge and not evidence.baselines and len(evidence.train) > 1
+        return Finding("not compared", "open") if has_no_baselines else None
     if comparison.case != "few":
         return None
-    y, rare = evidence.judged.y, _rarest(evidence)
-    rare = None if rare is None or evidence.counts[rare] > _RARE_SHARE * len(y) else rare
-    few, all_rows = beside(evidence, comparison, "few", "open", examples=_counted(evidence, y, rare)), evidence.held_out
-    if all_rows is None or len(y) < len(all_rows):
+    y, label = evidence.judged.y, min(evidence.counts, key=evidence.counts.__getitem__, default=None)
+    if label is not None and evidence.counts[label] > _RARE_SHARE * len(y):
+        label = None
+    examples = f"{counted(_count(y, label), 'example')}{_of_class(evidence, label)}"
+    few = beside(evidence, comparison, "few", "open", examples=examples)
+    if evidence.held_out is None or len(y) < len(evidence.held_out):
         return few
-    return dataclasses.replace(few, remedy=_more_held_out(evidence, rare, _TIMES_MORE * _count(y, rare)))
-
-
-def _rarest(evidence: Evidence) -> int | None:
-    return min(evidence.counts, key=evidence.counts.__getitem__, default=None)
+    return dataclasses.replace(few, remedy=_more_held_out(evidence, label, _TIMES_MORE * _count(y, label)))
 
 
 def _count(y: Tensor, label: int | None) -> int:
     return len(y) if label is None else int((y == label).sum())
-
-
-def _counted(evidence: Evidence, y: Tensor, label: int | None) -> str:
-    return f"{counted(_count(y, label), 'example')}{_of_class(evidence, label)}"
 
 
 def _of_class(evidence: Evidence, label: int | None) -> str:
@@ -99,10 +90,11 @@ def _of_class(evidence: Evidence, label: int | None) -> str:
 
 def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
     total = sum(_count(part.y, label) for part in (evidence.train, evidence.held_out) if part is not None)
-    share, of = math.ceil(100 * (num + 0.5) / total) / 100, _of_class(evidence, label)
+    share = math.ceil(100 * (num + 0.5) / total) / 100
+    examples = f"more examples{_of_class(evidence, label)}"
     if share > _MOST_HELD_OUT:
-        return Remedy(f"collect more examples{of}")
-    return Remedy(f"hold out {num} or more examples{of}", (f"data.test={share:g}",))
+        return Remedy(f"collect {examples}")
+    return Remedy(f"hold out {num} or {examples}", (f"data.test={share:g}",))
 
 
 def missed(evidence: Evidence) -> Finding | None:
@@ -116,47 +108,51 @@ def missed(evidence: Evidence) -> Finding | None:
     is_asked = is_real and isinstance(x, Tensor) and evidence.train.weights is None and evidence.can_judge
     if not is_asked or evidence.has_lost:
         return None
-    places = np.unique(same_inputs(x), return_index=True)[1]  # copies would tell each other's target
-    if len(places) < _FEWEST_FOR_PROCESS or len(y[places].unique()) < 2 or _is_exact(evidence):
+    rows = np.unique(same_inputs(x), return_index=True)[1]  # copies would tell each other's target
+    if len(rows) < _FEWEST_FOR_PROCESS or len(y[rows].unique()) < 2 or _is_exact(evidence):
         return None
-    score, rival = gaussian_process(x[places], y[places])
-    if evidence.held_out is not None:
-        y = evidence.judged.y.double().cpu()
-        of_copies = torch.stack([score(each, y) for each in evidence.copies])
-        rival = of_copies.logsumexp(0) - math.log(len(of_copies))
-    factor = best_factor(evidence.prediction, evidence.judged.y, torch.ones(len(y)))
-    own = with_factor(evidence.prediction, factor).log_prob(evidence.judged.y).double().cpu()
-    gap = Gain.of(rival - (own[places] if evidence.held_out is None else own))
+    log_prob, left_out = gaussian_process(x[rows], y[rows])
+    targets = evidence.judged.y
+    factor = best_factor(evidence.prediction, targets, torch.ones(len(targets)))
+    fit_scores = with_factor(evidence.prediction, factor).log_prob(targets).double().cpu()
+    if evidence.held_out is None:
+        gap, told = Gain.of(left_out - fit_scores[rows]), rows_told("training", len(rows))
+    else:
+        of_copies = torch.stack([log_prob(copy, targets.double().cpu()) for copy in evidence.copies])
+        process_scores = of_copies.logsumexp(0) - math.log(len(of_copies))
+        gap, told = Gain.of(process_scores - fit_scores), rows_told("held out", len(targets))
     if gap.mean < max(_NOTED_NATS, _STANDARD_ERRORS_TO_MISS * gap.stderr):
         return None
-    facts: Values = {"rows": rows_told("training" if evidence.held_out is None else "held out", gap.df + 1)}
-    return Finding("missed", "warning" if gap.mean >= _MISSED_NATS else "note", gap.mean, error=gap.stderr, facts=facts)
+    severity: Severity = "warning" if gap.mean >= _MISSED_NATS else "note"
+    return Finding("missed", severity, gap.mean, error=gap.stderr, facts={"rows": told})
 
 
 def gaussian_process(x: X, y: Tensor) -> tuple[Callable[[X, Tensor], Tensor], Tensor]:
     """Return the log scores of new rows under the best process of a grid, a function, and of its own (N,), left out."""
-    scaler, off, found = Scaler.fit(flat_rows(x).cpu()), y - y.mean(), []
+    scaler, residuals, grid = Scaler.fit(flat_rows(x).cpu()), y - y.mean(), []
 
-    def squared(new: X) -> Tensor:
-        pair = [scaler.standard(flat_rows(each).cpu()) for each in (new, x)]
-        return torch.cdist(pair[0], pair[1], compute_mode="donot_use_mm_for_euclid_dist").square()
+    def squared_distances(new: X) -> Tensor:
+        rows, own = (scaler.standard(flat_rows(inputs).cpu()) for inputs in (new, x))
+        return torch.cdist(rows, own, compute_mode="donot_use_mm_for_euclid_dist").square()
 
-    distances = squared(x)
-    for width in (2 * length * distances[distances > 0].median() for length in _SQUARED_LENGTHS):
+    distances = squared_distances(x)
+    for length in _SQUARED_LENGTHS:
+        width = 2 * length * distances[distances > 0].median()
         values, vectors = torch.linalg.eigh((-distances / width).exp())
         for noise in _RELATIVE_NOISES:
             inverse = (vectors / (values.clamp_min(0) + noise)) @ vectors.T
-            variance, precision = off @ inverse @ off / len(off), inverse.diagonal()  # Rasmussen (2006), eq. 5.12
-            scores = Normal(inverse @ off / precision, (variance / precision).sqrt()).log_prob(torch.zeros(()))
-            found.append((scores, inverse, width, noise, variance))
-    scores, inverse, width, noise, variance = max(found, key=lambda each: float(each[0].mean()))
+            variance, precision = residuals @ inverse @ residuals / len(y), inverse.diagonal()
+            errors = Normal(inverse @ residuals / precision, (variance / precision).sqrt())  # Rasmussen eq. 5.12
+            grid.append((errors.log_prob(torch.zeros(())), width, noise, inverse, variance))
+    left_out, width, noise, inverse, variance = max(grid, key=lambda process: float(process[0].mean()))
 
-    def score(new: X, targets: Tensor) -> Tensor:
-        near = (-squared(new) / width).exp()
-        spread = (variance * (1 + noise - (near @ inverse * near).sum(1))).sqrt()
-        return Normal(y.mean() + near @ inverse @ off, spread).log_prob(targets)
+    def log_prob(new: X, targets: Tensor) -> Tensor:
+        kernel = (-squared_distances(new) / width).exp()
+        mean = y.mean() + kernel @ inverse @ residuals
+        spread = (variance * (1 + noise - (kernel @ inverse * kernel).sum(1))).sqrt()
+        return Normal(mean, spread).log_prob(targets)
 
-    return score, scores
+    return log_prob, left_out
 
 
 def error(evidence: Evidence) -> Finding | None:
@@ -164,20 +160,21 @@ def error(evidence: Evidence) -> Finding | None:
 
     On rows held out, or else on training rows beside cross-validated models. A log score may be good all the same.
     """
-    y, ordinary = evidence.judged.y.double().cpu(), evidence.least_squares
-    if ordinary is None or evidence.has_lost or not evidence.can_judge or not evidence.prediction.has_moments:
+    y, line = evidence.judged.y.double().cpu(), evidence.least_squares
+    if line is None or evidence.has_lost or not evidence.can_judge or not evidence.prediction.has_moments:
         return None
-    line = ordinary.cross_validated.mean[: len(y)]
+    on_line = line.cross_validated.mean[: len(y)]
     if evidence.held_out is not None:
-        line = torch.stack([ordinary.predict(x).mean for x in evidence.copies]).mean(0)
+        on_line = torch.stack([line.predict(x).mean for x in evidence.copies]).mean(0)
     constant = evidence.train.y.double().mean(0).expand_as(y)
-    means = (evidence.prediction.mean, line, constant)
-    own, *others = [(each.double().cpu() - y).square().mean().item() for each in means]
-    if own <= _LARGEST_ERROR_RATIO * min(others) or _is_exact(evidence):
+    means = {"the fit": evidence.prediction.mean, "a linear model": on_line, "a constant": constant}
+    errors = {name: float((mean.double().cpu() - y).square().mean()) for name, mean in means.items()}
+    of_fit = errors.pop("the fit")
+    rival = min(errors, key=errors.__getitem__)
+    if of_fit <= _LARGEST_ERROR_RATIO * errors[rival] or _is_exact(evidence):
         return None
-    rival = "a constant" if others[1] < others[0] else "a linear model"
     facts: Values = {"rival": rival, "rows": rows_told(evidence.basis, len(y))}
-    return Finding("error", "warning", math.sqrt(own), math.sqrt(min(others)), facts=facts)
+    return Finding("error", "warning", math.sqrt(of_fit), math.sqrt(errors[rival]), facts=facts)
 
 
 def elbo(evidence: Evidence) -> Finding | None:
@@ -211,21 +208,22 @@ def chains(evidence: Evidence) -> Finding | None:
         return None
     rows = torch.linspace(0, num - 1, min(_MOST_PROBES, num)).round().long()
     try:
-        each = function_rhat(posterior, evidence.train.x[rows])
+        found = function_rhat(posterior, evidence.train.x[rows])
     except InputError:  # too few chains, or too short
         return Finding("chains unknown")
-    draws = math.prod(next(iter(stored.values())).shape[:2])
-    known = each.rhat[~np.isnan(each.rhat)]  # a probability may be 1 in all draws
-    rhat, ess = float(known.max(initial=0) or math.nan), float(min(each.ess_bulk.min(), each.ess_tail.min()))
+    known = found.rhat[~np.isnan(found.rhat)]  # a probability may be 1 in all draws
+    rhat = float(known.max(initial=0) or math.nan)
     if not math.isfinite(rhat):
         return Finding("chains stuck")
-    facts: Values = {"rhat": rhat, "ess": ess, "draws": draws, "off": float(each.error.max())}
+    ess, error = float(min(found.ess_bulk.min(), found.ess_tail.min())), float(found.error.max())
+    draws = math.prod(next(iter(stored.values())).shape[:2])
+    facts: Values = {"rhat": rhat, "ess": ess, "draws": draws, "off": error}
     if rhat <= _LARGEST_RHAT and ess >= _SMALLEST_ESS:
         return Finding("chains", "fine", rhat, facts=facts)
-    if rhat <= _LARGEST_ROUGH_RHAT and float(each.error.max()) <= _LARGEST_ERROR:
+    if rhat <= _LARGEST_ROUGH_RHAT and error <= _LARGEST_ERROR:
         return Finding("chains rough", "note", rhat, facts=facts)
-    apart = Finding("chains apart", value=rhat, facts=facts)
-    return apart if rhat > _LARGEST_RHAT else Finding("chains short", value=ess, facts=facts)
+    apart, short = Finding("chains apart", value=rhat, facts=facts), Finding("chains short", value=ess, facts=facts)
+    return apart if rhat > _LARGEST_RHAT else short
 
 
 def divergences(evidence: Evidence) -> Finding | None:
@@ -249,13 +247,14 @@ def epistemic(evidence: Evidence) -> Finding | None:
         lower, upper = prediction.interval(0.68)
         total = ((upper - lower) / 2).square().double().mean(dims)
     shares = (prediction.epistemic_variance.double().mean(dims) / total.clamp_min(1e-300)).flatten()
-    share, few = float(shares.min()), (shares <= _NEGLIGIBLE_P).nonzero().flatten().tolist()
-    if not math.isfinite(share):
+    smallest = float(shares.min())
+    if not math.isfinite(smallest):
         return Finding("epistemic unknown", "note")
-    if share > _NEGLIGIBLE_P:
-        return Finding("epistemic", "fine", share)
-    where = f" of target column {', '.join(map(str, few))}" if 0 < len(few) < len(shares) else ""
-    return Finding("epistemic", value=share, facts={"where": where})
+    if smallest > _NEGLIGIBLE_SHARE:
+        return Finding("epistemic", "fine", smallest)
+    columns = (shares <= _NEGLIGIBLE_SHARE).nonzero().flatten().tolist()
+    where = f" of target column {', '.join(map(str, columns))}" if len(columns) < len(shares) else ""
+    return Finding("epistemic", value=smallest, facts={"where": where})
 
 
 def mean(evidence: Evidence) -> Finding | None:
@@ -277,10 +276,12 @@ def held_out(evidence: Evidence) -> Finding | None:
     if evidence.held_out is None:
         return Finding("no held-out data", "unjudged", 0)
     least = FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
-    label = None if len(evidence.judged) < FEW else _rarest(evidence)
-    if (num := _count(evidence.judged.y, label)) >= least:
+    rarest = min(evidence.counts, key=evidence.counts.__getitem__, default=None)
+    label = None if len(evidence.judged) < FEW else rarest
+    num = _count(evidence.judged.y, label)
+    if num >= least:
         return None
-    facts: Values = {"examples": _counted(evidence, evidence.judged.y, label)}
+    facts: Values = {"examples": f"{counted(num, 'example')}{_of_class(evidence, label)}"}
     return Finding("few held-out data", "care", num, remedy=_more_held_out(evidence, label, least), facts=facts)
 
 
@@ -291,24 +292,30 @@ def classes(evidence: Evidence) -> Finding | None:
     """
     if not evidence.has_classes:
         return None
-    prediction, y, train_y = evidence.prediction, evidence.judged.y, evidence.train.y
-    predicted = set(prediction.label.unique().tolist())
+    y, train_y = evidence.judged.y, evidence.train.y
+    predicted = set(evidence.prediction.label.unique().tolist())
     shares = {int(label): float((train_y == label).double().mean()) for label in y.unique()}
-    never = {label: share for label, share in shares.items() if label not in predicted}
-    if not never:
+    missed = {label: share for label, share in shares.items() if label not in predicted}
+    if not missed:
         return None
-    num, remedy = sum(int((y == label).sum()) for label in never), None
-    rarest = min(never, key=never.__getitem__)
-    limit, is_rarest = f"{never[rarest]:.2g}", y.cpu() == rarest
-    said = prediction.class_probs[:, rarest].cpu() > float(limit)
-    if 0 < never[rarest] <= _RARE_SHARE and (right := int((said & is_rarest).sum())):
-        name = _class_name(evidence, rarest)
-        column = f"prob_{evidence.class_names[rarest]}" if evidence.class_names else "its probability"
-        price = f"which finds {right} of {int(is_rarest.sum())} among {int(said.sum())}"
-        call = f"`prediction.class_probs[:, {rarest}] > {limit}`"
-        remedy = Remedy(f"say {name} where {column} is above {limit}, {price}", python=call)
-    names = ", ".join(_class_name(evidence, label) for label in never)
+    num = sum(int((y == label).sum()) for label in missed)
+    remedy = _lower_threshold(evidence, *min(missed.items(), key=lambda item: item[1]))
+    names = ", ".join(_class_name(evidence, label) for label in missed)
     return Finding("classes", "note", num, remedy=remedy, facts={"missed": names, "num": len(y)})
+
+
+def _lower_threshold(evidence: Evidence, label: int, share: float) -> Remedy | None:
+    """Return the remedy for a rare class, a threshold at its share; None if none of its examples is above it."""
+    limit = f"{share:.2g}"
+    is_above = evidence.prediction.class_probs[:, label].cpu() > float(limit)
+    is_label = evidence.judged.y.cpu() == label
+    num_found = int((is_above & is_label).sum())
+    if not 0 < share <= _RARE_SHARE or not num_found:
+        return None
+    column = f"prob_{evidence.class_names[label]}" if evidence.class_names else "its probability"
+    price = f"which finds {num_found} of {int(is_label.sum())} among {int(is_above.sum())}"
+    words = f"say {_class_name(evidence, label)} where {column} is above {limit}, {price}"
+    return Remedy(words, python=f"`prediction.class_probs[:, {label}] > {limit}`")
 
 
 def leak(evidence: Evidence) -> Finding | None:
@@ -318,77 +325,9 @@ def leak(evidence: Evidence) -> Finding | None:
         return None
     kind = next(iter(leaking.values()))
     columns = [name for name, reason in leaking.items() if reason == kind]
-    listed = ", ".join(map(repr, columns))
-    settings = (f"data.drop={json.dumps([*evidence.dropped, *columns])}",)
-    return Finding(kind, "care", remedy=Remedy(f"leave out {listed}", settings), facts={"columns": listed})
-
-
-def blocks(evidence: Evidence) -> Finding | None:
-    """The values of a column come in five blocks or more, repeat with those of another, or rise from row to row.
-
-    Two columns of five values or more repeat if they have at most twice as many pairs, of 5 to 200 rows each, which is
-    at most half as many as by chance, and they are not in the same order or the reverse.
-    """
-    table = evidence.train if evidence.table is None else evidence.table
-    named = evidence.columns or {name: [at] for at, name in enumerate(table.feature_names)}
-    is_table = isinstance(table.x, Tensor) and table.x.ndim == 2 and 1 < len(named) <= _MOST_COLUMNS
-    if not is_table or table.groups is not None or len(table) < _FEWEST_ROWS:
-        return None
-    x, codes, in_time = flat_rows(table.x).cpu().numpy(), dict[str, np.ndarray](), None
-    leaking = leaks(evidence.train, evidence.columns)
-    for column, places in named.items():
-        values = np.unique(x[:, places], axis=0, return_inverse=True)[1].reshape(-1)  # categories have several columns
-        num, changes = int(values.max()) + 1, np.diff(values)[np.diff(values) != 0]
-        repeats = num <= len(table) / 2
-        if column in leaking or (repeats and not _meet(evidence, places)):
-            continue
-        codes[column] = values
-        if len(changes) + 1 != num or num < _FEWEST_GROUPS:
-            continue
-        if repeats:
-            return _in_groups("blocks", "care", [column], num)
-        if len(places) == 1 and ((changes > 0).all() or (changes < 0).all()):
-            parts = [part.x for part in (evidence.train, evidence.held_out) if part and isinstance(part.x, Tensor)]
-            ends = [part[:, places[0]].aminmax() for part in parts]
-            if max(low for low, _ in ends) < min(high for _, high in ends):  # else held-out rows are not between others
-                in_time = Finding("in time", "note", num, facts={"columns": repr(column)})
-    shared = together(codes)
-    if not shared:
-        return in_time
-    column = max(shared, key=lambda name: (len(shared[name]), codes[name].max(), len(named[name])))
-    return _in_groups("shared", "note", [column, *shared[column]])
-
-
-def _in_groups(name: str, severity: Severity, columns: Sequence[str], num: int | None = None) -> Finding:
-    remedy = Remedy(f"hold out whole groups of {columns[0]!r}", (f"data.groups={columns[0]}",))
-    return Finding(name, severity, num, remedy=remedy, facts={"columns": ", ".join(map(repr, columns))})
-
-
-def _meet(evidence: Evidence, places: Sequence[int]) -> bool:
-    """Return whether rows held out, if any, have values of some columns that rows of training have."""
-    if evidence.held_out is None:
-        return True
-    both = [single(part.x, "A table")[:, list(places)] for part in (evidence.train, evidence.held_out)]
-    return not set(map(tuple, both[0].tolist())).isdisjoint(map(tuple, both[1].tolist()))
-
-
-def together(codes: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
-    """Return by column, as ranks (N,), the others that repeat with it, and are not in its order or the reverse."""
-    found, generator = dict[str, list[str]](), np.random.default_rng(0)
-    some = {name: values[:_MOST_ROWS_OF_A_SEARCH] for name, values in codes.items()}
-    sizes = {name: len(np.unique(values)) for name, values in some.items()}
-    few = [name for name, size in sizes.items() if _FEWEST_GROUPS <= size <= len(some[name]) / _FEWEST_ROWS_OF_A_GROUP]
-    for name, other in itertools.combinations(few, 2):
-        a, b = some[name], some[other]
-        width, most = int(b.max()) + 1, _TIMES_MORE_PAIRS * max(sizes[name], sizes[other])
-        pairs = np.unique(a * width + b)
-        is_group = _FEWEST_ROWS_OF_A_GROUP <= len(a) / len(pairs) <= _MOST_ROWS_OF_A_GROUP
-        if not is_group or len(pairs) > most or abs(np.corrcoef(pairs // width, pairs % width)[0, 1]) > _ALIKE:
-            continue
-        if 2 * len(pairs) <= len(np.unique(a * width + generator.permutation(b))):  # which chance would make
-            found.setdefault(name, []).append(other)
-            found.setdefault(other, []).append(name)
-    return found
+    listed, dropped = ", ".join(map(repr, columns)), json.dumps([*evidence.dropped, *columns])
+    remedy = Remedy(f"leave out {listed}", (f"data.drop={dropped}",))
+    return Finding(kind, "care", remedy=remedy, facts={"columns": listed})
 
 
 def khat(evidence: Evidence) -> Finding | None:
@@ -430,7 +369,7 @@ CHECKS: dict[str, Check] = {
     "calibration": calibration,
     "ranking": ranking,
     "classes": classes,
-    "blocks": blocks,
+    "blocks": related_rows,
     "k-hat": khat,
 }
 """All checks, in the order in which they are told."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients
@@ -15,19 +15,8 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.finding import SEVERITIES, Finding, Severity
+from pyrobnn.verdict.finding import SEVERITIES, WORDS, Finding, Severity
 
-Mood = Literal["good", "care", "bad"]
-"""Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
-_TRUST: dict[Severity, tuple[Mood, str]] = {
-    "warning": ("bad", "Do not trust it yet"),
-    "unjudged": ("care", "Whether it can be trusted is open"),
-    "care": ("care", "Use it with care"),
-    "open": ("care", "Whether it is of use is open"),
-    "note": ("good", "It can be trusted for data like these"),
-    "fine": ("good", "It can be trusted for data like these"),
-}
-"""How a verdict begins, by the severity of the worst finding."""
 _CLEAR = 1e-3  # p-value from which on a warning may be chance: tests of many fits have such numbers now and then
 
 
@@ -48,18 +37,14 @@ class Diagnosis:
     num_groups: int = 0
 
     @property
-    def _warnings(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.kind == "warning"]
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """The reasons not to trust the fit."""
-        return tuple(finding.said() for finding in self._warnings)
+        return tuple(finding.said() for finding in self.findings if finding.kind == "warning")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the findings that are warnings."""
-        return tuple(finding.name for finding in self._warnings)
+        return tuple(finding.name for finding in self.findings if finding.kind == "warning")
 
     @property
     def worst(self) -> Finding | None:
@@ -75,9 +60,9 @@ class Diagnosis:
         return "care" if worst.severity == "warning" and _may_be_chance(worst) else worst.severity
 
     @property
-    def mood(self) -> Mood:
-        """Whether the fit can be trusted, may be used with care, if at all, or not yet."""
-        return _TRUST[self._severity][0]
+    def mood(self) -> str:
+        """Whether the fit can be trusted, "good", may be used with "care", if at all, or not yet, "bad"."""
+        return str(WORDS["trust"][self._severity][0])
 
     @property
     def verdict(self) -> str:
@@ -87,17 +72,18 @@ class Diagnosis:
     @property
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence."""
-        total, num, trust = len(self.findings), len(self._warnings), _TRUST[self._severity][1]
-        of = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
-        on = f" on {counted(self.num_held_out, 'held-out example')}{of}" if self.num_held_out else ""
-        if self.mood == "good" or self.worst is None:
+        mood, trust = WORDS["trust"][self._severity]
+        groups = f" of {counted(self.num_groups, 'group')}" if self.num_groups else ""
+        rows = f" on {counted(self.num_held_out, 'held-out example')}{groups}" if self.num_held_out else ""
+        checks, num = f"{len(self.findings)} checks{rows}", len(self.names)
+        if mood == "good" or self.worst is None:
             trust = next((each.template.trust for each in self.findings[::-1] if each.template.trust), trust)
             but = ", and ".join(each.in_plain_words for each in self._told_besides)
-            return f"{trust}: none of {total} checks{on} warns{f', but {but}' if but else ''}."
+            return f"{trust}: none of {checks} warns{f', but {but}' if but else ''}."
         clause = self.worst.in_plain_words
         if num:
             chance = ", though this may be chance" if num == 1 and _may_be_chance(self.worst) else ""
-            clause += f"{chance} ({num} of {total} checks{on} {'warns' if num == 1 else 'warn'})"
+            clause += f"{chance} ({num} of {checks} {'warns' if num == 1 else 'warn'})"
         return f"{trust}: {clause}."
 
     @property
@@ -121,7 +107,8 @@ class Diagnosis:
     def next_step(self) -> Remedy | None:
         """What to try first: the remedy of the first cause; None where there is nothing to mend."""
         leaks = [each for each in self.findings if each.template.role == "leak"]  # they change all others
-        causes = sorted(self._warnings, key=lambda each: each.template.role != "cause")
+        warnings = [each for each in self.findings if each.kind == "warning"]
+        causes = sorted(warnings, key=lambda each: each.template.role != "cause")
         unsure = [each for each in self.findings if each.severity in ("unjudged", "care")]
         details = [each for each in self.findings if each.template.detail == "always"]
         useless = [each for each in self.findings if each.severity == "open"]

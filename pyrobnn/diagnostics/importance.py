@@ -13,9 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.loader import in_memory
-from pyrobnn.diagnostics.audit import Estimate
-from pyrobnn.diagnostics.convert import log_likelihoods, log_prior_density
-from pyrobnn.guides.base import built
+from pyrobnn.diagnostics.audit import Estimate, log_likelihoods, log_prior_density
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import require_single
@@ -116,11 +114,10 @@ def importance_weights(
     if num_draws < _FEWEST:
         raise InputError(f"`num_draws` must be at least {_FEWEST} for a k-hat, got {num_draws}.")
     _require_continuous(posterior)
-    linear = built(posterior.guide).linearized if linearized is None else linearized
     seed = posterior.seed if seed is None else seed
 
     def log_ratios(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
-        log_likelihood = log_likelihoods(posterior, data, draws, linearized=linear).sum(1)
+        log_likelihood = log_likelihoods(posterior, data, draws, linearized=linearized).sum(1)
         return log_prior_density(posterior, draws) + log_likelihood - log_q.double()
 
     ratios = torch.cat(posterior.map_draws(log_ratios, num_draws, seed=seed)).cpu().numpy()

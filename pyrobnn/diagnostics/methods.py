@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SCORES = ("log_likelihood", "rmse", "accuracy", "coverage_95")
-_ENDS = {name: checks.CHECKS[name] for name in ("length", "elbo", "chains", "divergences")}
-"""The checks that tell whether a fit has converged."""
+_ENDS = {name: checks.CHECKS[name] for name in ("length", "elbo", "chains", "divergences")}  # of convergence
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
