@@ -240,8 +240,8 @@ def test_a_mean_that_is_further_from_the_targets_than_a_line_is_named_though_sco
     found = error(evidence)
     assert (found is not None) == (scale > 1)
     if found is not None:
-        own = (fit.predict(test.x).mean - test.y).square().mean().sqrt()
-        assert found.value == pytest.approx(float(own), rel=1e-6)
+        own = float((fit.predict(test.x).mean - test.y).square().mean().sqrt())
+        assert (found.value, found.facts["rival"]) == (pytest.approx(own, rel=1e-6), "an ordinary linear model")
     # apart from the penalty, of targets that spread by 2
     line = np.polyval(np.polyfit(x[:200, 0], y[:200], 1), x[:, 0])
     assert evidence.least_squares.predict(x).mean.reshape(-1).numpy() == pytest.approx(line, abs=0.2)

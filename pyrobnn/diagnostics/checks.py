@@ -166,8 +166,8 @@ def error(evidence: Evidence) -> Finding | None:
     on_line = line.cross_validated.mean[: len(y)]
     if evidence.held_out is not None:
         on_line = torch.stack([line.predict(x).mean for x in evidence.copies]).mean(0)
-    constant = evidence.train.y.double().mean(0).expand_as(y)
-    means = {"the fit": evidence.prediction.mean, "a linear model": on_line, "a constant": constant}
+    linear = "a linear model" if line is evidence.baselines["linear"] else "an ordinary linear model"
+    means = {"the fit": evidence.prediction.mean, linear: on_line, "a constant": evidence.train.y.double().mean(0)}
     errors = {name: float((mean.double().cpu() - y).square().mean()) for name, mean in means.items()}
     of_fit = errors.pop("the fit")
     rival = min(errors, key=errors.__getitem__)
