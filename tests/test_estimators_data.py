@@ -184,6 +184,7 @@ X = np.column_stack([SIZES, SIZES[::-1]])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: regressor(missing="mean").fit(X, Y), "^`missing` must be 'raise' or 'impute', got 'mean'$"),
         (lambda: classifier().fit(X, ["a"] * 6), "needs labels of at least 2 classes, got one class, a"),
         (
             lambda: classifier(likelihood="gaussian").fit(X, LABELS),

@@ -182,6 +182,8 @@ def test_a_fit_is_judged_in_names_of_the_frame_and_parameters_of_estimators(of_g
         lambda *given: seen.update(enumerate((*given, current_spelling.get()))) or Rendered("<p>", {}),
     )
     assert of_gaps.report(tmp_path / "report.html", GAPS, LABELS).read_text() == "<p>"
+    with pytest.raises(bnn.InputError, match="report.html exists already: choose another name, or remove it first"):
+        of_gaps.report(tmp_path / "report.html", GAPS, LABELS)
     assert (list(seen[0].class_names), set(seen[0].columns)) == (["no", "yes"], set(GAPS))
     assert seen[0].held_out is None
     assert seen[5] == "estimator"

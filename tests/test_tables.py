@@ -22,7 +22,7 @@ from pyrobnn.cli import app
 from pyrobnn.data.splits import split_rows
 from pyrobnn.datasets import load_table
 from pyrobnn.datasets.base import test_share as share_of
-from pyrobnn.tables import read
+from pyrobnn.tables import Reading, read
 from pyrobnn.tables.encoder import Encoder
 
 ROWS = 24
@@ -51,9 +51,8 @@ def given(request, tmp_path):
 
 def learned(source, **settings):
     """Return the table, its encoder, which went through JSON, and its matrix."""
-    table = read(source, target="y", **settings)
-    told = {"categories": settings.get("categories", "onehot"), "missing": settings.get("missing", "raise")}
-    encoder = Encoder.learn(table.columns, table.schema, **told, decimal=settings.get("decimal"))
+    table = read(source, Reading(target="y", **settings))
+    encoder = Encoder.learn(table.columns, table)
     again = Encoder.stored(json.loads(json.dumps(dataclasses.asdict(encoder), allow_nan=False)))
     return table, again, again.matrix(table.columns)
 
@@ -85,7 +84,7 @@ def test_numbers_and_texts_that_are_numbers(case, role, given):
     """A column that leaves thousands or decimals open is named, with the option."""
     cell, expected, decimal, is_open = NUMBERS[case]
     table = frame_of(a=cell) if role == "input" else frame_of(a=cell).rename(columns={"a": "y", "y": "a"})
-    found = read(given(table, decimal=decimal), target="y", decimal=decimal, task="regression")
+    found = read(given(table, decimal=decimal), Reading(target="y", decimal=decimal, task="regression"))
     values = found.columns["a"] if role == "input" else found.target.values
     np.testing.assert_array_equal(values, np.asarray(expected, float))
     assert ["if its comma marks decimals, say that" in note for note in found.notes] == [True] * is_open
@@ -96,7 +95,7 @@ def test_numbers_and_texts_that_are_numbers(case, role, given):
 )
 def test_a_decimal_comma_is_refused_with_its_option(cells, given):
     with pytest.raises(InputError, match=r"'a' holds numbers with a decimal comma, such as '.*,\d+': say that"):
-        read(given(frame_of(a=cells)), target="y", missing="impute")
+        read(given(frame_of(a=cells)), Reading(target="y", missing="impute"))
 
 
 OPEN = {
@@ -134,9 +133,9 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
     table = frame_of(a=lambda i: words.get(i, f"{i}.5"), day=lambda i: "open" if i == 9 else days[i])
     source = given(table)
     with pytest.raises(InputError, match="numbers, but text in rows .*'k.A.' and 'unknown': mend it, or let it count"):
-        read(source, target="y")
+        read(source, Reading(target="y"))
     with pytest.raises(InputError, match="Target column 'a' holds numbers, but text in .*: mend it, or drop those"):
-        read(source, target="a", missing="impute")
+        read(source, Reading(target="a", missing="impute"))
     found, encoder, x = learned(source, missing="impute")
     assert [note.partition(" in ")[0] for note in found.notes] == [
         "column 'a': 'k.A.' and 'unknown'", "column 'day': 'open'"
@@ -196,7 +195,7 @@ def test_missing_text_is_a_category_and_missing_numbers_are_refused(given):
     with pytest.raises(
         InputError, match=r"Column 'age' has 4 missing values \(NaN\), in rows [34], .*data.missing=|missing=.imp"
     ):
-        read(given(MIXED), target="y")
+        read(given(MIXED), Reading(target="y"))
 
 
 @pytest.mark.parametrize("categories", KINDS)
@@ -417,7 +416,7 @@ def test_all_faults_come_at_once_with_their_rows(given):
     table = MIXED.assign(day=days, name=names, far=np.inf, y=MIXED["y"].where(MIXED.index != 3))
     source = given(table)
     with pytest.raises(InputError, match="cannot be used, for 5 reasons") as caught:
-        read(source, target="y")
+        read(source, Reading(target="y"))
     words = (
         "Target",
         "'age' has 4 missing",
@@ -436,7 +435,7 @@ BYTES_AND_TIMES = [b"\xff", datetime.time(1), datetime.timedelta(1), 1j]
 def test_frames_and_kinds_that_are_no_tables(value):
     for frame in (MIXED.set_axis([*"aabcy"], axis=1), pl.from_pandas(MIXED).lazy()):
         with pytest.raises(InputError, match="more than one column of the name 'a'|has no values yet: collect it"):
-            read(frame, target="y")
+            read(frame, Reading(target="y"))
     for role in ("a", "y"):
         with pytest.raises(InputError, match="has dtype|holds neither|only one class"):
             learned(frame_of(a=Y).assign(**{role: pd.Series([value] * ROWS)}))
@@ -451,13 +450,13 @@ def test_the_task_follows_from_the_target(given):
         ([True, False, True, True], ("False", "True"), [1, 0, 1, 1]),
         ([10, 2, 2, -1], ("-1", "2", "10"), [2, 1, 1, 0]),
     ):
-        found = read(given(frame_of(a=Y).assign(y=values * 6)), target="y").target
+        found = read(given(frame_of(a=Y).assign(y=values * 6)), Reading(target="y")).target
         assert (found.task, found.classes, found.values.tolist()) == ("classification", classes, labels * 6)
     counts = frame_of(a=Y).assign(y=[3, 1, 4, 1] * 6)
-    assert '`task="regression"`' in read(given(counts), target="y").target.reason
-    found = read(given(counts), target="y", task="regression").target
+    assert '`task="regression"`' in read(given(counts), Reading(target="y")).target.reason
+    found = read(given(counts), Reading(target="y", task="regression")).target
     assert (found.task, found.values.tolist()) == ("regression", [3.0, 1.0, 4.0, 1.0] * 6)
-    codes = read(given(counts.assign(y=counts["y"] * 1.0)), target="y", task="classification").target
+    codes = read(given(counts.assign(y=counts["y"] * 1.0)), Reading(target="y", task="classification")).target
     assert codes.classes == ("1", "3", "4")
 
 
@@ -469,13 +468,13 @@ def test_many_whole_numbers_need_a_task_unless_they_are_amounts(rows, least, val
     """Up to ten are classes, and those from a median of 100 on are amounts."""
     table = pd.DataFrame({"area": np.arange(rows) / 7, "y": least + np.arange(rows) % values})
     if is_clear:
-        found = read(table, target="y").target
+        found = read(table, Reading(target="y")).target
         assert len(found.classes) == values if values <= 10 else found.reason == "whole numbers"
     else:
         message = f"'y' holds {values} different whole numbers, {least} to .*`task=.regression"
         with pytest.raises(InputError, match=message):
-            read(table, target="y")
-    assert len(read(table, target="y", task="classification").target.classes) == values
+            read(table, Reading(target="y"))
+    assert len(read(table, Reading(target="y", task="classification")).target.classes) == values
 
 
 OF_TARGETS = {
@@ -495,7 +494,7 @@ OF_TARGETS = {
 def test_targets_that_cannot_be_used_are_refused(case, given):
     values, task, message = OF_TARGETS[case]
     with pytest.raises(InputError, match=message):
-        read(given(pd.DataFrame({"a": np.arange(len(values)), "y": values})), target="y", task=task)
+        read(given(pd.DataFrame({"a": np.arange(len(values)), "y": values})), Reading(target="y", task=task))
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts", "flags"])
@@ -535,22 +534,22 @@ FILES = {
 def test_separators_and_encodings(case, tmp_path):
     text, encoding, name, settings = FILES[case]
     (tmp_path / name).write_bytes(text.encode(encoding))
-    found = read(tmp_path / name, target="y", **settings)
+    found = read(tmp_path / name, Reading(target="y", **settings))
     assert found.target.values.tolist() == Y.tolist()
     assert found.columns.iloc[:, 0].tolist() == list(range(ROWS))
     assert list(found.columns) == (["ä"] if encoding == "cp1252" else ["a"])
     if "encoding" in settings:
         with pytest.raises(InputError, match="is not text of this encoding .*: name another, `encoding=.cp1252"):
-            read(tmp_path / name, target="y")
+            read(tmp_path / name, Reading(target="y"))
 
 
 def test_excel_files_need_openpyxl(tmp_path, monkeypatch):
     (tmp_path / "t.xlsx").touch()
     with pytest.raises(InputError, match=r"t.xlsx cannot be read as a table \(.*: mend it, or save it as CSV"):
-        read(tmp_path / "t.xlsx", target="y")
+        read(tmp_path / "t.xlsx", Reading(target="y"))
     table = pd.DataFrame({"y": Y, 7: np.arange(ROWS)})
     monkeypatch.setattr(pd, "read_excel", lambda _, header=0, nrows=None: pd.DataFrame([[*table]]) if nrows else table)
-    assert list(read(tmp_path / "t.xlsx", target="y").columns) == ["7"]
+    assert list(read(tmp_path / "t.xlsx", Reading(target="y")).columns) == ["7"]
 
 
 BROKEN = {
@@ -576,10 +575,10 @@ def test_files_that_are_no_tables(name, tmp_path):
     content, message = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        read(tmp_path / name, target="b")
+        read(tmp_path / name, Reading(target="b"))
     assert "\0" not in str(caught.value)
     with pytest.raises(InputError, match="There is no file .*absent.csv"):
-        read(tmp_path / "absent.csv", target="b")
+        read(tmp_path / "absent.csv", Reading(target="b"))
 
 
 @pytest.mark.parametrize("case", ["words among prices", "units", "day or month"])
@@ -604,8 +603,8 @@ def test_a_data_set_is_learned_from_its_training_part(tmp_path):
     MIXED.to_csv(tmp_path / "study.csv", index=False)
     found = load_table(tmp_path / "study.csv", "y", missing="impute", split=2, test=0.1)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(2)).numpy()
-    table = read(MIXED, target="y", missing="impute")
-    encoder = Encoder.learn(table.columns.iloc[np.sort(order[4:])], table.schema, categories="onehot", missing="impute")
+    table = read(MIXED, Reading(target="y", missing="impute"))
+    encoder = Encoder.learn(table.columns.iloc[np.sort(order[4:])], table)
     np.testing.assert_array_equal(found.given, encoder.matrix(table.columns))
     assert (found.name, found.task, found.num_splits, found.described) == ("study", "regression", 20, table.described)
     (doubt,) = found.doubts

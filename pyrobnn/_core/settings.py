@@ -40,18 +40,18 @@ Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]  # keyword argum
 
 @dataclass_transform(frozen_default=True)
 def setting[T](cls: type[T]) -> type[T]:
-    """Turn a class with annotated fields into a frozen dataclass validated by pydantic, with an `InputError`."""
+    """Turn a class into a frozen dataclass validated by pydantic; an `InputError` has its name or `error_prefix`."""
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(cls)
-    init, name = made.__init__, cls.__name__
+    init, prefix = made.__init__, getattr(cls, "error_prefix", f"{cls.__name__}: ")
 
     @functools.wraps(init)
     def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as error:
-            raise InputError(f"{name}: {describe(error, self).removeprefix(f'{name}: ')}") from None
+            raise InputError(prefix + describe(error, self).removeprefix(prefix)) from None
         for field in dataclasses.fields(self):
-            _check_range(getattr(self, field.name), f"{name}: `{field.name}`")
+            _check_range(getattr(self, field.name), f"{prefix}`{field.name}`")
 
     made.__init__ = wrapped
     return made

@@ -132,8 +132,7 @@ class Dataset:
     def held_out(self, i: int) -> np.ndarray:
         """Return the inputs of the test part of a split, with NaN where rows of a table lack values."""
         x = single(self.data.x, "A table").numpy() if self.given is None else self.given
-        rows: np.ndarray = x[np.asarray(self.rows(i)[1])]
-        return rows
+        return np.asarray(x[np.asarray(self.rows(i)[1])])
 
     def to_fit(self, rows: Any = slice(None)) -> Data:
         """Return some rows to fit, with copies of those that lack values."""

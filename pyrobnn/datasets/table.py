@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from pyrobnn.data.in_memory import Data, leaks
 from pyrobnn.data.splits import groups_of_hashes, numbered, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
-from pyrobnn.tables import Table, read
+from pyrobnn.tables import Reading, Table, read
 from pyrobnn.tables.cells import teaches_nothing
-from pyrobnn.tables.files import ending
+from pyrobnn.tables.reading import ending
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def load_table(
     a regression.
 
     Args:
-        path: the file, as `pyrobnn.tables.read` takes it and the next settings.
+        path: the file, as `pyrobnn.tables.read` takes it.
         target: name of the target column.
         task: "regression" or "classification" to override the rule above, as for counts.
         id: a column that names the rows and is not a feature.
@@ -83,18 +83,25 @@ def load_table(
         >>> homes.encoder.transform("homes.csv").shape  # the columns of new rows, for prediction
         (18, 3)
     """
+    given: dict[str, Any] = {"target": target, "task": task, "id": id, "drop": drop, "groups": groups, "sep": sep}
+    given |= {"decimal": decimal, "encoding": encoding, "categories": categories, "missing": missing}
+    return dataset_of(path, Reading(**given), split=split, test=test, test_last=test_last, all_rows=all_rows)
+
+
+def dataset_of(
+    path: str | Path, reading: Reading, *, split: int, test: float | None, test_last: float | None, all_rows: bool
+) -> Dataset:
+    """Return a file as a data set, as `load_table` does with the settings of a reading as its arguments."""
     from pyrobnn.tables.encoder import Encoder
 
-    path = Path(path)
-    written = {"sep": sep, "decimal": decimal, "encoding": encoding, "missing": missing}
-    left_out = [name for name in (*drop, groups) if name is not None]
-    table = read(path, target=target, task=task, id=id, drop=left_out, categories=categories, **written)
+    path, groups = Path(path), reading.groups
+    table = read(path, reading)
     found = table.target
     assert found is not None  # a target was named
     features = table.columns.iloc[table.rows]
     y = strata(found.values)
     labels = None if groups is None else numbered(table.frame[groups].iloc[table.rows], len(y), groups)
-    together = _copies(table, target) if labels is None else torch.from_numpy(labels)
+    together = _copies(table) if labels is None else torch.from_numpy(labels)
     copies = len(y) - len({*zip(together.tolist(), found.values.tolist(), strict=True)}) if labels is None else 0
     test = test_share(y) if test is None else test
     last = len(y) if test_last is None else len(y) - max(1, round(test_last * len(y)))
@@ -102,13 +109,13 @@ def load_table(
     train = split_rows(together, y, test, seed=split)[0] if test_last is None else torch.arange(last)
     train = torch.arange(len(y)) if all_rows else train
     taught = features.iloc[train.numpy()]
-    encoder = Encoder.learn(taught, table.schema, categories=categories, missing=missing, decimal=decimal)
+    encoder = Encoder.learn(taught, table)
     given = encoder.matrix(features)
     imputer = Imputer(given[train.numpy()], encoder.onehot())
     has_all = not (lacks := imputer.lacking(given).any(1)).any()
     names = encoder.get_feature_names_out().tolist()
     x = imputer.copies(given, 1)[0]
-    data = Data(x, found.values, standardize=True, feature_names=names, target_name=target, groups=labels)
+    data = Data(x, found.values, standardize=True, feature_names=names, target_name=str(reading.target), groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
     leaky = leaks(data[whole], encoder.positions()) if len(whole) else {}
     doubts = [f"Column {name!r} gives the target away or numbers the rows ({kind})." for name, kind in leaky.items()]
@@ -125,48 +132,43 @@ def load_table(
         encoder=encoder,
         notes=(*table.notes, *encoder.notes, *[f"{counted(copies, 'row')} given again: in one part"] * bool(copies)),
         described=table.described,
-        doubts=(*doubts, *_constants(taught), *_gaps(taught, table)),
+        doubts=(*doubts, *_doubts(taught, table)),
         groups=together,
         strata=y,
         numbers=table.rows + 1,
         test=test,
         given=None if has_all else given,
-        imputer=imputer if imputer.categories or missing == "impute" else None,
+        imputer=imputer if imputer.categories or reading.missing == "impute" else None,
         is_ordered=found.is_ordered,
     )
 
 
-def _constants(columns: "pd.DataFrame") -> list[str]:
-    """Return a line for each column that never varies in these rows."""
-    same = [str(name) for name in columns if len(columns) > 1 and columns[name].nunique(dropna=False) == 1]
-    values = {name: columns[name].iloc[0] for name in same}
-    said = {name: f"{value:g}" if isinstance(value, float) else repr(str(value)) for name, value in values.items()}
-    advice = ", which teaches nothing: leave it out"
-    return [
-        f"column {name!r}: {value} in all rows to train on{advised(advice, f'data.drop={json.dumps([name])}')}"
-        for name, value in said.items()
-    ]
+def _doubts(columns: "pd.DataFrame", table: Table) -> list[str]:
+    """Return a line for each column that never varies in these rows, and for each of numbers or dates with gaps."""
+    constants, gaps = list[str](), list[str]()
+    for name, schema in table.schema.items():
+        column, without = columns[name], f"data.drop={json.dumps([name])}"
+        if len(column) > 1 and column.nunique(dropna=False) == 1:
+            value = f"{column.iloc[0]:g}" if isinstance(column.iloc[0], float) else repr(str(column.iloc[0]))
+            advice = advised(", which teaches nothing: leave it out", without)
+            constants.append(f"column {name!r}: {value} in all rows to train on{advice}")
+        num_gaps = 0 if schema.kind == "categories" else int(column.isna().sum())
+        if num_gaps > 0:
+            of_rows = f"{num_gaps:,} of {counted(len(column), 'row')} to train on"
+            is_often = num_gaps > len(column) / 4
+            advice = advised(": leave it out if a fit without it is as good", without) if is_often else ""
+            gaps.append(f"column {name!r}: missing in {of_rows}, drawn given the other columns{advice}")
+    return [*constants, *gaps]
 
 
-def _gaps(columns: "pd.DataFrame", table: Table) -> list[str]:
-    """Return a line for each column of numbers or dates with missing values in these rows."""
-    advice = ": leave it out if a fit without it is as good"
-    counts = {name: int(columns[name].isna().sum()) for name, one in table.schema.items() if one.kind != "categories"}
-    return [
-        f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, drawn given the other "
-        f"columns{advised(advice, f'data.drop={json.dumps([name])}') if count > len(columns) / 4 else ''}"
-        for name, count in counts.items()
-        if count
-    ]
-
-
-def _copies(table: Table, target: str) -> Tensor:
+def _copies(table: Table) -> Tensor:
     """Return the group of each row with a target, (N,), which its copies share, from the cells as they were read.
 
     Columns that name the rows tell nothing.
     """
     import pandas as pd
 
-    compared = [name for name in table.frame.columns if name != target and not teaches_nothing(table.frame[name])]
+    others = (name for name in table.frame if name != table.reading.target)
+    compared = [name for name in others if not teaches_nothing(table.frame[name])]
     hashes = pd.util.hash_pandas_object(table.frame[compared].iloc[table.rows], index=False)
     return groups_of_hashes(torch.from_numpy(hashes.to_numpy(copy=True).view("int64")))

@@ -130,7 +130,7 @@ class AbstractBNN(Parameters):
         columns, y = columns[used].reset_index(drop=True), y[used]
         weights, group_numbers = (None if each is None else each[used] for each in (weights, group_numbers))
         if known is None:
-            encoder = Encoder.learn(columns, table.schema, categories=self.categories, missing=self.missing)
+            encoder = Encoder.learn(columns, table)
             coding = Coding.learn(encoder, columns, y, kind)
         else:
             coding = replace(known, encoder=known.encoder.widened(columns))
@@ -220,16 +220,16 @@ class AbstractBNN(Parameters):
 
     @_for_estimators()
     def report(self, path: str | Path, X: ArrayLike, y: ArrayLike, held_out: HeldOut = None) -> Path:
-        """Write a page on the fit to rows X and y, an HTML file; its scores are those of `held_out`, if given."""
+        """Write a page on the fit to rows X and y to a new HTML file; its scores are those of `held_out`, if given."""
         from pyrobnn import report
         from pyrobnn.report.page import simple_scores
 
-        evidence = self._evidence(X, y, held_out)
-        judged, diagnosis = evidence.judged, _diagnosed(evidence)
-        scores, simple = score(evidence.prediction, judged.y), simple_scores(evidence, evidence.copies, judged.y)
-        facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(judged))
-        page = report.render(evidence, diagnosis, scores, simple, facts)
-        with new_file(Path(path)) as file:
+        with new_file(Path(path), replaces=False) as file:
+            evidence = self._evidence(X, y, held_out)
+            judged, diagnosis = evidence.judged, _diagnosed(evidence)
+            scores, simple = score(evidence.prediction, judged.y), simple_scores(evidence, evidence.copies, judged.y)
+            facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(judged))
+            page = report.render(evidence, diagnosis, scores, simple, facts)
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
 

@@ -18,7 +18,8 @@ from pyrobnn.inference.fit import tell_of_constants
 from pyrobnn.inference.parts import Facts
 from pyrobnn.likelihoods.base import with_offset
 from pyrobnn.tables.encoder import Encoder
-from pyrobnn.tables.reading import Table, framed, is_frame, read, require_known
+from pyrobnn.tables.reading import Reading
+from pyrobnn.tables.table import Table, framed, is_frame, read, require_known
 from pyrobnn.verdict.finding import Finding
 
 _FEWEST_ROWS = 10  # that a fit needs, as on the command line
@@ -42,7 +43,7 @@ def checked_inputs(estimator: Parameters, X: ArrayLike, known: Encoder | None = 
         values = validate_data(estimator, X, reset=known is None, dtype=np.float64, ensure_all_finite=False)
         frame = pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])])
     if known is None:
-        table = read(frame, categories=estimator.categories, missing=estimator.missing)
+        table = read(frame, Reading(categories=estimator.categories, missing=estimator.missing))
     else:
         table = known.read(frame.set_axis([*known.columns], axis=1))
     for note in table.notes:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -50,7 +50,6 @@ class FitSpec:
     engine: Engine = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse choices for the default method beside a method."""
         if self.method is not None and (self.guide is not None or self.settings):
             raise InputError("[fit] `guide` and `settings` are for the default method: set them in the `method`.")
 
@@ -95,6 +94,7 @@ class RunSpec:
     A likelihood decides whether the integers of a table are numbers or classes. Chains take no guide.
     """
 
+    error_prefix: ClassVar[str] = ""  # messages name the section
     data: DataSpec
     net: Annotated[Any, optional("net")] = None
     prior: Annotated[Any, optional("prior")] = None
@@ -103,13 +103,11 @@ class RunSpec:
     predict: PredictSpec = PredictSpec()
 
     def __post_init__(self) -> None:
-        """Refuse sections that do not fit each other."""
         method = self.fit.method
         copies = (method or Ensemble()).offer().copies  # without a method it may be an ensemble
         if self.predict.num_draws < copies:
-            whose = "member or chain" if method is not None else "member or chain that the default may have"
-            got = f"one of each {whose}, got {self.predict.num_draws}"
-            raise InputError(f"[predict] `num_draws` must be at least {copies}, {got}.")
+            whose = "one of each member or chain" + (" that the default may have" if method is None else "")
+            raise InputError(f"[predict] `num_draws` must be at least {copies}, {whose}, got {self.predict.num_draws}.")
         if method is not None and self.data.validation is not None and not method.offer().follows_validation:
             follows = f"is followed along the steps of svi, and [fit] has {to_dict(method)['type']}: leave it out."
             raise InputError(f"[data] `validation` {follows}")
@@ -130,10 +128,7 @@ class RunSpec:
         check_sections(tables)
         sections = {name: _read(name, table) for name, table in tables.items()}
         fit = sections.pop("fit", FitSpec()).trains(sections.pop("guide", None))
-        try:
-            return cls(fit=fit, **sections)
-        except InputError as error:
-            raise InputError(str(error).removeprefix(f"{cls.__name__}: ")) from None
+        return cls(fit=fit, **sections)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sections as tables."""

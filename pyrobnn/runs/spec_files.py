@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -18,8 +18,7 @@ from pyrobnn._core.remedies import options
 from pyrobnn._core.settings import fields_of, setting
 from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import teaches_nothing
-from pyrobnn.tables.files import ENDINGS, NAMELESS, Dialect, check_names, column_names, ending, read_file
-from pyrobnn.tables.reading import Task
+from pyrobnn.tables.reading import ENDINGS, NAMELESS, Reading, Task, check_names, column_names, ending, read_file
 
 if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset
@@ -27,38 +26,19 @@ if TYPE_CHECKING:
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 _OTHER_SPLITS = {"test_last": ("test", "groups", "split"), "groups": ("test_last",), "test": ("test_last",)}
+_OF_A_TABLE = ("path", *fields_of(Reading))
 OF_ANY_FIT = ("seed", "device", "engine")  # keys of [fit] that do not belong to the method
 
 
 @setting
-class Reading:
-    """A file and how it is read as a table, as `pyrobnn.datasets.load_table` takes it."""
+class FileSpec:
+    """The file of the data, which a spec names before it says how to read it."""
 
     path: str | None = None
-    target: str | None = None
-    task: Task | None = None
-    id: str | None = None
-    drop: tuple[str, ...] = ()
-    groups: str | None = None
-    sep: str | None = None
-    decimal: Literal[".", ","] | None = None
-    encoding: str | None = None
-    categories: str | tuple[str, ...] = "onehot"
-    missing: Literal["raise", "impute"] = "raise"
-
-    @property
-    def dialect(self) -> Dialect:
-        """How the file is written."""
-        return Dialect(self.sep, self.decimal, self.encoding)
-
-    @property
-    def no_features(self) -> list[str]:
-        """The columns that are no features."""
-        return [name for name in (self.target, self.id, self.groups, *self.drop) if name is not None]
 
 
 @setting
-class DataSpec(Reading):
+class DataSpec(Reading, FileSpec):
     """The data, a file that is read as a table or a data set by name, and the part of them to train on.
 
     Attributes:
@@ -80,12 +60,11 @@ class DataSpec(Reading):
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse data with two sources or none, and two ways to hold rows out."""
         if (self.name is None) == (self.path is None) or (self.path is not None and self.target is None):
             raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
         if self.target is not None and self.target in (*self.drop, self.groups):
             raise InputError(f"[data] `drop` or `groups` names the target {self.target!r}: leave it out there.")
-        of_a_file = [fields_of(DataSpec)[name] for name in (*fields_of(Reading), "test_last")]
+        of_a_file = [fields_of(DataSpec)[name] for name in (*_OF_A_TABLE, "test_last")]
         given = [field.name for field in of_a_file if getattr(self, field.name) != field.default]
         if self.name is not None and given:
             raise InputError(f"[data] `{given[0]}` belongs to a `path`; a data set by `name` knows its own.")
@@ -96,11 +75,12 @@ class DataSpec(Reading):
         """Return the data set, a table of the task `implied` if it leaves it open; `all_rows` as in `load_table`."""
         from pyrobnn import datasets
         from pyrobnn.data.in_memory import Data
+        from pyrobnn.datasets.table import dataset_of
 
         if self.path is not None:
-            names = (*fields_of(Reading), "split", "test", "test_last")
-            given: Any = {name: getattr(self, name) for name in names} | {"task": self.task or implied}
-            dataset = datasets.load_table(**given, all_rows=all_rows)
+            reading = dataclasses.replace(self, task=self.task or implied)
+            held_out: dict[str, Any] = {name: getattr(self, name) for name in ("split", "test", "test_last")}
+            dataset = dataset_of(self.path, reading, **held_out, all_rows=all_rows)
         else:
             dataset = datasets.load(str(self.name))
         if self.test is not None:
@@ -136,16 +116,16 @@ def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str], re
     tables = apply_overrides(start, changes, given)
     check_sections(tables)
     if is_table and isinstance(tables["data"], dict) and "target" not in tables["data"]:
-        dialect = Reading(**{key: value for key, value in tables["data"].items() if key in fields_of(Reading)}).dialect
-        check_names(path, [], dialect)
-        names = column_names(path, dialect)
+        reading = Reading(**{key: value for key, value in tables["data"].items() if key in fields_of(Reading)})
+        check_names(path, [], reading)
+        names = column_names(path, reading)
         told = (f"data.{key}={json.dumps(value) if isinstance(value, list) else value}" for key, value in given.items())
         words = [shlex.join([str(path), "--target", names[-1]]), options(*told, *changes), shlex.join(rest)]
         said = f"{path} is a table: name the column to predict with --target. Its columns: {listed(names)}."
         raise InputError(f"{said} To predict {names[-1]!r}:\n  pyrobnn fit {' '.join(filter(None, words))}")
     data = data_of(tables)
     if data.path is not None:
-        check_names(Path(data.path), data.no_features, data.dialect)
+        check_names(Path(data.path), data.no_features, data)
     return tables
 
 
@@ -156,8 +136,7 @@ def data_of(tables: Mapping[str, Any]) -> DataSpec:
 
 def check_sections(tables: Mapping[str, Any]) -> None:
     """Refuse sections that no spec has, and a spec without data."""
-    unknown = [name for name in tables if name not in SECTIONS]
-    if unknown:
+    if unknown := [name for name in tables if name not in SECTIONS]:
         hint = did_you_mean(unknown[0], SECTIONS)
         raise InputError(f"Unknown section [{unknown[0]}] in the spec.{hint} Known: {', '.join(SECTIONS)}.")
     if "data" not in tables:
@@ -210,15 +189,18 @@ def _set(tables: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     if last == "type" and table.get("type") != value:
         for key in [key for key in table if path != ["fit"] or key not in OF_ANY_FIT]:
             del table[key]
-        if path == ["fit"] and not _trains_a_guide(value):
-            tables.pop("guide", None)
+        if path == ["fit"]:
+            from pyrobnn.inference.method import registry
+
+            if {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
+                tables.pop("guide", None)
     table[last] = value
 
 
 def _drop_stale(tables: Mapping[str, Any], given: set[tuple[str, ...]]) -> None:
     """Drop the other ways to hold rows out, and widths of the network that other columns or a likelihood bring."""
     stale = {("data", other) for name, others in _OTHER_SPLITS.items() if ("data", name) in given for other in others}
-    if any(("data", name) in given for name in fields_of(Reading)):
+    if any(("data", name) in given for name in _OF_A_TABLE):
         stale.add(("net", "in_features"))
     if any(section == "likelihood" for section, *_ in given):
         stale.add(("net", "out_features"))
@@ -227,19 +209,13 @@ def _drop_stale(tables: Mapping[str, Any], given: set[tuple[str, ...]]) -> None:
             tables[section].pop(key, None)
 
 
-def _trains_a_guide(method: Any) -> bool:
-    from pyrobnn.inference.method import registry
-
-    return not {"guide", "method"}.isdisjoint(fields_of(registry.get(method)))
-
-
 def leave_out(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the sections of a user's own table without the columns that teach nothing, and a line on each of these.
 
     The first texts name the rows.
     """
     data = data_of(tables)
-    frame = read_file(Path(str(data.path)), data.dialect)
+    frame = read_file(Path(str(data.path)), data)
     if data.missing == "impute" and frame[data.target].notna().any():  # rows without a target are left out
         frame = frame.dropna(subset=[data.target])
     others = [name for name in map(str, frame) if name not in data.no_features]

@@ -1,26 +1,26 @@
 """Columns of users' tables as numbers, dates or categories, with the rows that cannot be read."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn._core.settings import setting
 from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers
-from pyrobnn.tables.files import NAMELESS
+from pyrobnn.tables.reading import NAMELESS, Reading
 from pyrobnn.tables.texts import ISO, Fault, as_text, dates_of, in_utc, numbers_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _OF_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
-_MOST_CATEGORIES, _MOST_NUMBERS = 20, 20
-"""Different texts that a column may always hold (more must come back in every second row), and numbers among texts."""
+_MOST_CATEGORIES = 20  # different texts that a column may always hold; more must come back in every second row
+_MOST_NUMBERS = 20  # different numbers among texts, from which on the texts are named
 _MOST_NAMED_ROWS, _MOST_WORDS = 5, 3
 _IMPUTE = "data.missing=impute"
 
@@ -49,7 +49,7 @@ def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -
         raise InputError(f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to that.")
 
 
-class Read(NamedTuple):
+class ReadColumn(NamedTuple):
     """A column with its texts as numbers or dates where they are, its schema, and a note on it, if any."""
 
     column: "pd.Series"
@@ -57,33 +57,33 @@ class Read(NamedTuple):
     note: str = ""
 
 
-@setting
-class Reader:
-    """How the columns of a file or of a frame are read: its mark of decimals, and whether values may be missing.
+@dataclasses.dataclass(frozen=True)
+class ColumnReader:
+    """Reads the columns of one file or frame, to fit (`is_fit`) or to predict for; a `Fault` does not name the column.
 
-    `is_fit` tells the rows to train on from those to predict; `categories` are such columns whatever they hold,
-    and `task` is what a target is for, where it leaves that open. A `Fault` is without the name of its column.
+    Rows of a file count from 1, below the names; those of a frame, which has no `file`, from 0.
     """
 
-    is_file: bool
+    reading: Reading
+    file: Path | None
     is_fit: bool
-    decimal: Decimal | None = None
-    missing: Literal["raise", "impute"] = "raise"
-    categories: list[str] = Field(default_factory=list)
-    task: Literal["regression", "classification"] | None = None
+
+    @property
+    def first_row(self) -> int:
+        return int(self.file is not None)
 
     def rows(self, chosen: "pd.Series") -> str:
-        """Return in words which rows a mask has, by its index, from 1 below the names of a file, or from 0."""
-        return rows_of([int(self.is_file) + int(i) for i in chosen.index[chosen]])
+        """Return in words which rows a mask has, by its index."""
+        return rows_of([self.first_row + int(i) for i in chosen.index[chosen]])
 
-    def feature(self, column: "pd.Series", before: Column | None) -> Read:
+    def feature(self, column: "pd.Series", before: Column | None) -> ReadColumn:
         """Return a column to predict from, numbers as float64; refuse gaps, infinite numbers and names of rows."""
         import pandas as pd
 
         name = str(column.name)
         named = json.dumps([name], ensure_ascii=False)
         without = functools.partial(advised, "leave it out", f"data.drop={named}")
-        if self.is_file and name.startswith(NAMELESS):
+        if self.file is not None and name.startswith(NAMELESS):
             raise Fault(f"has no name in the file: name it, or {without()}.")
         if self.is_fit and column.isna().all():
             raise Fault(f"has no value in any row (NaN): {without()}.")
@@ -93,34 +93,35 @@ class Reader:
         if zones == {True, False}:
             raise Fault("has dates with a time zone in the fit or in these rows, not in both: write all alike.")
         if isinstance(schema, Categories) and not schema.is_ordered:
-            count = present.nunique()
-            if before is None and name not in self.categories and count > max(_MOST_CATEGORIES, len(present) / 2):
+            count, is_told = present.nunique(), before is not None or name in self.reading.category_columns
+            if not is_told and count > max(_MOST_CATEGORIES, len(present) / 2):
                 such = f"holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}"
                 numbers = "make numbers of it, such as 12.5 or 1,234.50, without a unit or a currency, or dates"
                 told = advised("say that they are categories", f"data.categories={named}")
                 raise Fault(f"{such}, which are no categories: {numbers}, {without()}, or {told}.")
-            return Read(column, schema, note)
+            return ReadColumn(column, schema, note)
         if isinstance(schema, Numbers):
             column = pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
             if (infinite := np.isinf(column)).any():
                 raise Fault(f"must be finite, and is inf in {self.rows(infinite)}: drop those rows.")
         self.refuse_gaps(column)
-        return Read(column, schema, note)
+        return ReadColumn(column, schema, note)
 
-    def read(self, column: "pd.Series", before: Column | None = None) -> Read:
+    def read(self, column: "pd.Series", before: Column | None = None) -> ReadColumn:
         """Return a column as numbers, dates or texts with None; `before` is what it was in training."""
         import pandas as pd
 
-        is_told = isinstance(column.dtype, pd.CategoricalDtype)
-        if isinstance(before, Categories) or (before is None and (is_told or column.name in self.categories)):
+        is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
+        is_told = is_categorical or column.name in self.reading.category_columns
+        if isinstance(before, Categories) or (before is None and is_told):
             return self._as_categories(column, before)
-        column = column.astype(object) if is_told else column
+        column = column.astype(object) if is_categorical else column
         kind = pd.api.types.infer_dtype(column, skipna=True)
         if before is not None and column.isna().all():
-            return Read(pd.Series(pd.NaT if isinstance(before, Dates) else np.nan, column.index), before)
+            return ReadColumn(pd.Series(pd.NaT if isinstance(before, Dates) else np.nan, column.index), before)
         if kind == "datetime64" and not isinstance(before, Numbers):
             has_zone = pd.to_datetime(column).dt.tz is not None
-            return Read(in_utc(pd.to_datetime(column, utc=True)), Dates(has_zone=has_zone))
+            return ReadColumn(in_utc(pd.to_datetime(column, utc=True)), Dates(has_zone=has_zone))
         if kind in ("date", "datetime") and not isinstance(before, Numbers):
             return self._as_dates(column.map(str, na_action="ignore"), Dates(format=ISO))  # str() writes ISO
         if kind in ("string", "mixed", "mixed-integer"):
@@ -131,31 +132,31 @@ class Reader:
             raise Fault(f"held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
         if column.dtype.kind not in "iufb" and kind not in _OF_NUMBERS:
             raise Fault(f"has dtype {column.dtype} ({kind}): turn it into numbers or text.")
-        return Read(column, Numbers())
+        return ReadColumn(column, Numbers())
 
-    def _as_categories(self, column: "pd.Series", before: Categories | None) -> Read:
+    def _as_categories(self, column: "pd.Series", before: Categories | None) -> ReadColumn:
         """Return categories as texts; one that is new to an order is refused."""
         order, texts = order_of(column), as_text(column)
         if before is None:
             names = () if order is None else tuple(as_text(column.cat.categories.to_series()))
-            return Read(texts, Categories(values=names, is_ordered=order is not None))
+            return ReadColumn(texts, Categories(values=names, is_ordered=order is not None))
         odd = texts.notna() & ~texts.isin(before.values)
         if before.is_ordered and odd.any():
             known = listed(before.values, " < ")
             raise Fault(f"holds {texts[odd].iloc[0]!r}, in {self.rows(odd)}, and its order is {known}: use those.")
-        return Read(texts, before)
+        return ReadColumn(texts, before)
 
-    def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> Read | None:
+    def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> ReadColumn | None:
         """Return texts as numbers, by the mark of decimals that reads the most, the one told where both do.
 
         At least half must be numbers, else None. A column that both marks read, and nobody told, gets a note.
         """
         stored = None if before is None else before.decimal
-        marks: tuple[Decimal, Decimal] = (",", ".") if self.decimal == "," else (".", ",")
+        marks: tuple[Decimal, Decimal] = (",", ".") if self.reading.decimal == "," else (".", ",")
         by = {mark: numbers_of(texts, mark) for mark in marks}
         mark = max(marks, key=lambda each: by[each].notna().sum()) if stored is None else stored
         numbers, other = by[mark], by["," if mark == "." else "."]
-        strange, is_open = texts[numbers.isna()].dropna(), stored is None and self.decimal is None
+        strange, is_open = texts[numbers.isna()].dropna(), stored is None and self.reading.decimal is None
         such = next(iter(texts[numbers.ne(other) & numbers.notna()]), "")
         comma = advised("say that commas mark decimals", "data.decimal=,")
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
@@ -170,15 +171,15 @@ class Reader:
             value = numbers[texts == such].iloc[0]
             note = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}, {comma}"
         is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
-        return Read(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
+        return ReadColumn(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
 
-    def _as_dates(self, texts: "pd.Series", before: Column | None) -> Read:
+    def _as_dates(self, texts: "pd.Series", before: Column | None) -> ReadColumn:
         """Return texts as dates, where more than half are, else as categories."""
         dates, form, has_zone = dates_of(texts, before.format if isinstance(before, Dates) else None)
         if before is None and dates.notna().sum() <= texts.notna().sum() / 2:
-            return Read(as_text(texts), Categories())
+            return ReadColumn(as_text(texts), Categories())
         note = self._note_or_refuse(texts[dates.isna()].dropna(), dates, "dates, but other text")
-        return Read(dates, Dates(format=form, has_zone=has_zone), note)
+        return ReadColumn(dates, Dates(format=form, has_zone=has_zone), note)
 
     def _note_or_refuse(self, strange: "pd.Series", values: "pd.Series", most: str, more: str = "") -> str:
         """Return a note on texts unlike most of a column, which count as missing where gaps may be; else refuse."""
@@ -187,14 +188,14 @@ class Reader:
         found = [*map(repr, strange.value_counts().index)]
         such = " and ".join(found[:_MOST_WORDS]) + (" and others" if len(found) > _MOST_WORDS else "")
         where = self.rows(strange.notna())
-        if self.missing == "impute" and values.notna().any():
+        if self.reading.missing == "impute" and values.notna().any():
             return f"column {strange.name!r}: {such} in {where} counted as missing"
         advice = advised("let it count as missing", _IMPUTE) if self.is_fit else "drop those rows"
         raise Fault(f"holds {most} in {where}, such as {such}: mend it, or {advice}{more}.")
 
     def refuse_gaps(self, column: "pd.Series", advice: str = "") -> None:
         """Refuse a column with gaps, unless they are drawn."""
-        if self.missing == "raise" and (gaps := column.isna()).any():
+        if self.reading.missing == "raise" and (gaps := column.isna()).any():
             drawn = advised(", or have them drawn" if self.is_fit else "; a fit could have them drawn", _IMPUTE)
             count = counted(int(gaps.sum()), "missing value")
             raise Fault(f"has {count} (NaN), in {self.rows(gaps)}: {advice or f'drop those rows{drawn}'}.")
@@ -212,7 +213,7 @@ def teaches_nothing(column: "pd.Series") -> str:
     if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
         return ""
     try:
-        schema = Reader(is_file=True, is_fit=True, missing="impute").read(column).schema
+        schema = ColumnReader(Reading(missing="impute"), file=None, is_fit=True).read(column).schema
     except Fault:  # not one kind of cells
         return ""
     are_names = isinstance(schema, Categories) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2

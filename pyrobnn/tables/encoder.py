@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -10,10 +9,10 @@ import pandas as pd
 
 from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.settings import setting
-from pyrobnn.tables.cells import Reader
+from pyrobnn.tables.cells import ColumnReader
 from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers
-from pyrobnn.tables.files import Dialect
-from pyrobnn.tables.reading import Table, frame_of, read_columns
+from pyrobnn.tables.reading import Reading
+from pyrobnn.tables.table import Table, frame_of, read_columns
 
 
 class Outside(NamedTuple):
@@ -40,24 +39,19 @@ class Encoder:
 
     The matrix has the numbers, NaN in gaps, then marks of 0 and 1 for numbers with gaps in the fit, then the
     categories; an unknown category becomes zeros, or -1. Ordered categories are numbers, their places in the order.
-
-    Attributes:
-        columns: what each column is, and what was learned of it.
-        decimal: the mark of decimals in texts; None for a point.
     """
 
     categories: Literal["onehot", "ordinal"]
     missing: Literal["raise", "impute"]
-    columns: dict[str, Column]
-    decimal: Decimal | None
+    columns: dict[str, Column]  # with what was learned of each
+    decimal: Decimal | None  # in texts; None for a point
 
     @classmethod
-    def learn(
-        cls, columns: pd.DataFrame, schema: Mapping[str, Column], *, categories: Any, missing: Any, decimal: Any = None
-    ) -> Self:
-        """Return the encoder that rows teach, of columns as `read` returns them."""
-        learned = {name: column.learned(columns[name]) for name, column in schema.items()}
-        return cls("ordinal" if "ordinal" in categories else "onehot", missing, learned, decimal)
+    def learn(cls, columns: pd.DataFrame, table: Table) -> Self:
+        """Return the encoder that the columns of some rows of a table teach."""
+        learned = {name: column.learned(columns[name]) for name, column in table.schema.items()}
+        coding: Any = "ordinal" if "ordinal" in table.reading.categories else "onehot"
+        return cls(coding, table.reading.missing, learned, table.reading.decimal)
 
     @classmethod
     def stored(cls, values: Mapping[str, Any] | None, names: Sequence[str] = ()) -> Self:
@@ -77,9 +71,10 @@ class Encoder:
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
-        frame = frame_of(source, list(self.columns), Dialect(sep, self.decimal or ".", encoding))
-        reader = Reader(isinstance(source, (str, Path)), is_fit=False, decimal=self.decimal, missing=self.missing)
-        return read_columns(source, frame, self.columns, reader)
+        written = Reading(sep=sep, decimal=self.decimal or ".", encoding=encoding)
+        frame, file = frame_of(source, list(self.columns), written)
+        as_in_fit = Reading(decimal=self.decimal, missing=self.missing)
+        return read_columns(frame, self.columns, ColumnReader(as_in_fit, file, is_fit=False))
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the matrix of a file or a frame with the columns of the fit."""
@@ -103,9 +98,9 @@ class Encoder:
     def layout(self) -> list[Input]:
         """Return what each column of the matrix is; a repeated name gets a number."""
         inputs = [
-            Input(part, name, part, start=one.start if isinstance(one, Dates) else None)
-            for name, one in self.columns.items()
-            for part in one.names(name)
+            Input(part, name, part, start=column.start if isinstance(column, Dates) else None)
+            for name, column in self.columns.items()
+            for part in column.names(name)
             if name not in self._categories
         ]
         inputs += [
@@ -113,26 +108,25 @@ class Encoder:
             for name, column, *_ in inputs
             if self.columns[column].lacks
         ]
-        for name, each in self._categories.items():
-            words = {f"{name}_{value}": "missing" if value is None else value for value in each.values}
-            onehot = [Input(one, name, f"{name}: {word}", category=word) for one, word in words.items()]
+        for name, categories in self._categories.items():
+            words = {f"{name}_{value}": "missing" if value is None else value for value in categories.values}
+            onehot = [Input(label, name, f"{name}: {word}", category=word) for label, word in words.items()]
             inputs += onehot if self.categories == "onehot" else [Input(name, name, name)]
         unique: dict[str, Input] = {}
-        for one in inputs:
-            numbered = (one.name if count == 1 else f"{one.name}_{count}" for count in itertools.count(1))
-            name = next(new for new in numbered if new not in unique)
-            unique[name] = one._replace(name=name)
+        for made in inputs:
+            numbered = (made.name if count == 1 else f"{made.name}_{count}" for count in itertools.count(1))
+            name = next(candidate for candidate in numbered if candidate not in unique)
+            unique[name] = made._replace(name=name)
         return [*unique.values()]
 
     def get_feature_names_out(self) -> np.ndarray:
-        """Return a name for each column of the matrix."""
         return np.array([made.name for made in self.layout()], dtype=object)
 
     def positions(self) -> dict[str, list[int]]:
         """Return for each column of the table the columns of the matrix that are made from it."""
         found: dict[str, list[int]] = {name: [] for name in self.columns}
-        for position, one in enumerate(self.layout()):
-            found[one.column].append(position)
+        for position, made in enumerate(self.layout()):
+            found[made.column].append(position)
         return found
 
     def onehot(self) -> list[list[int]]:
@@ -152,15 +146,15 @@ class Encoder:
         row for each column with any, the counts `unknown`, `missing` and `beyond`, an example `such_as`, the furthest,
         with its `row`, counted from `first`, and what the fit `had`.
         """
-        found, marks = dict[str, list[Any]](), list[np.ndarray]()
-        for name, one in self.columns.items():
-            unknown, missing, beyond = one.outside(columns[name])
-            marks.append(np.where(unknown | missing | (beyond > 0), name, ""))
-            if marks[-1].any():
-                row = int(next(each for each in (beyond, unknown, missing) if each.any()).argmax())
+        found, names = dict[str, list[Any]](), list[np.ndarray]()
+        for name, column in self.columns.items():
+            unknown, missing, beyond = column.outside(columns[name])
+            names.append(np.where(unknown | missing | (beyond > 0), name, ""))
+            if names[-1].any():
+                row = int(next(mask for mask in (beyond, unknown, missing) if mask.any()).argmax())
                 value = columns[name].iloc[row]
-                counts = [np.count_nonzero(each) for each in (unknown, missing, beyond)]
-                found[name] = [*counts, "" if pd.isna(value) else one.said(value), first + row, one.had]
+                counts = [np.count_nonzero(mask) for mask in (unknown, missing, beyond)]
+                found[name] = [*counts, "" if pd.isna(value) else column.said(value), first + row, column.had]
         heads = ["unknown", "missing", "beyond", "such_as", "row", "had"]
         table = pd.DataFrame.from_dict(found, orient="index", columns=heads).rename_axis("column")
-        return Outside(table, [", ".join(filter(None, row)) for row in zip(*marks, strict=True)])
+        return Outside(table, [", ".join(filter(None, row)) for row in zip(*names, strict=True)])

@@ -1,271 +1,160 @@
-"""Files and frames as columns to predict from and a target, without torch, so that a command answers at once."""
+"""How a table is read, and files as frames; names of columns without pandas, so that a mistake is named at once."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+import csv
+import gzip
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
-from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
+from pyrobnn._core.errors import MOST_LISTED, InputError, did_you_mean, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn.tables.cells import Read, Reader, order_of, rows_of
-from pyrobnn.tables.columns import Categories, Column, Dates
-from pyrobnn.tables.files import Dialect, check_names, read_file
-from pyrobnn.tables.texts import Fault
+from pyrobnn._core.settings import setting
+from pyrobnn.tables.columns import Decimal
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
 LEAST_AMOUNT = 100  # median from which whole numbers that are not negative are amounts, not counts or classes
-_COUNTS, _AMOUNTS, _CLASSES = "likelihood.type=poisson", "data.task=regression", "data.task=classification"
-_MOST_CLASSES, _MOST_TEXTS = 10, 50
-"""Different whole numbers that are classes where no task is given, and texts; more texts must come ten times each."""
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt", ".xlsx", ".parquet")
+NAMELESS = "Unnamed: "  # so begins the name that pandas gives to a column without one, such as a saved index
+_SEPARATORS = "\t;|,"  # in this order: a decimal comma makes commas as regular as separators
+_SAMPLE = 20  # lines that tell the separator
+_THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
+_DAMAGED = (zlib.error, zipfile.BadZipFile, csv.Error)
+_UNREADABLE = (ValueError, LookupError, OSError, EOFError, TypeError, ImportError, Warning, *_DAMAGED)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Target:
-    """A target column: real values (N,), or classes 0..C-1 with their names in order, and the reason for this task."""
+@setting
+class Reading:
+    """How a table is read: the arguments of `pyrobnn.datasets.load_table` with the same names.
 
-    task: Task
-    values: np.ndarray
-    classes: tuple[str, ...]
-    reason: str
-    is_ordered: bool = True
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """A checked table, as `read` returns it.
-
-    Attributes:
-        columns: the columns to predict from, all N rows: float64, dates, or texts with None.
-        schema: what each is, numbers, dates or categories.
-        frame: the whole table, as pandas has it.
-        notes: what was assumed, a line for each.
-        target: the target of the rows that have one, at positions `rows`; None where no column was named.
+    With missing="impute" numbers and dates stay NaN, and rows without a target are left out. No text is a category.
     """
 
-    columns: "pd.DataFrame"
-    schema: dict[str, Column]
-    frame: "pd.DataFrame"
-    notes: tuple[str, ...]
-    target: Target | None = None
-    rows: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    error_prefix: ClassVar[str] = ""  # an argument of `load_table` and a key of a spec are known by their names
+    target: str | None = None
+    task: Task | None = None
+    id: str | None = None
+    drop: tuple[str, ...] = ()
+    groups: str | None = None
+    sep: str | None = None
+    decimal: Decimal | None = None
+    encoding: str | None = None
+    categories: str | tuple[str, ...] = "onehot"
+    missing: Literal["raise", "impute"] = "raise"
 
     @property
-    def described(self) -> str:
-        """The columns by their kinds, with the number of categories of each, in a line."""
-        shown: dict[str, list[str]] = {kind: [] for kind in ("numbers", "dates", "categories", "ordered categories")}
-        for name, one in self.schema.items():
-            kind = "ordered categories" if isinstance(one, Categories) and one.is_ordered else one.kind
-            count = f" ({self.columns[name].nunique(dropna=False)})" if one.kind == "categories" else ""
-            shown[kind].append(name + count)
-        return "; ".join(f"{kind}: {listed(each)}" for kind, each in shown.items() if each)
+    def no_features(self) -> list[str]:
+        return [name for name in (self.target, self.id, self.groups, *self.drop) if name is not None]
+
+    @property
+    def category_columns(self) -> list[str]:
+        """The columns that are categories whatever they hold."""
+        given = [self.categories] if isinstance(self.categories, str) else self.categories
+        return [name for name in given if name not in ("onehot", "ordinal")]
 
 
-def read(
-    source: Any,
-    *,
-    target: str | None = None,
-    task: Any = None,
-    id: str | None = None,
-    drop: Sequence[str] = (),
-    sep: str | None = None,
-    decimal: Any = None,
-    encoding: str | None = None,
-    categories: str | Sequence[str] = "onehot",
-    missing: Any = "raise",
-) -> Table:
-    """Read a file or a frame of pandas or polars: numbers, dates and categories to predict from, and a target.
-
-    Args:
-        source: a path, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with names in its first line, or a frame.
-        target: the column to predict, if any.
-        task: "regression" or "classification", where the target leaves it open.
-        id: a column that names the rows.
-        drop: other columns that are left out.
-        sep: what separates columns of a file of text; its first lines tell it if not given.
-        decimal: the mark of decimals; a point if not given, and columns that leave it open are named in `notes`.
-        encoding: of a file of text; UTF-8 if not given.
-        categories: "onehot" or "ordinal", and columns that are categories whatever they hold, as ["ordinal", "zip"].
-        missing: "raise" refuses missing numbers and dates; "impute" leaves them open, and rows without a target out.
-            Missing texts are a category.
-
-    Raises:
-        InputError: a file that cannot be read, or columns that cannot be used; one message has all, with their rows.
-
-    Examples:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"size": ["1,050", "990"], "kind": ["flat", "house"], "sold": ["2024-01-31"] * 2})
-        >>> table = bnn.tables.read(frame)
-        >>> table.described
-        'numbers: size; dates: sold; categories: kind (2)'
-    """
-    categories = [categories] if isinstance(categories, str) else categories
-    told = [name for name in categories if name not in ("onehot", "ordinal")]
-    is_file = isinstance(source, (str, Path))
-    reader = Reader(is_file=is_file, is_fit=True, decimal=decimal, missing=missing, categories=told, task=task)
-    wanted = [name for name in (target, id, *drop) if name is not None]
-    frame = frame_of(source, [*wanted, *told], Dialect(sep, decimal, encoding))
-    names = [name for name in map(str, frame.columns) if name not in wanted]
-    if not names:
-        raise InputError(f"{source} has no feature columns, only the target {target!r}: add at least one column.")
-    if target is None:
-        return read_columns(source, frame, dict.fromkeys(names), reader)
-    faults, notes, targets = list[str](), list[str](), None
-    try:
-        targets, notes = _target(frame[target], reader)
-    except Fault as error:
-        faults.append(f"Target column {target!r} {error}")
-    table = read_columns(source, frame, dict.fromkeys(names), reader, faults)
-    rows = np.flatnonzero(frame[target].notna())
-    return dataclasses.replace(table, target=targets, rows=rows, notes=(*notes, *table.notes))
+def ending(path: Path) -> str:
+    """Return which of `ENDINGS` a path has, or nothing."""
+    return next((suffix for suffix in ENDINGS if path.name.lower().endswith(suffix)), "")
 
 
-def read_columns(
-    source: Any, frame: "pd.DataFrame", before: Mapping[str, Column | None], reader: Reader, faults: Sequence[str] = ()
-) -> Table:
-    """Return columns as numbers, dates or text, and their schema; refuse their faults in one message."""
+def check_names(path: Path, wanted: Sequence[str], reading: Reading) -> None:
+    """Refuse a file that does not exist, is no table or lacks these columns, from its first line alone."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}: check the path.")
+    if not ending(path):
+        raise InputError(f"{path} must end in {', '.join(ENDINGS)}: save the table as CSV or Parquet.")
+    names = column_names(path, reading)
+    if len(set(names)) < len(names):  # pandas renames them
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
+    absent = [name for name in dict.fromkeys(wanted) if name not in names]
+    if absent:
+        others = [name for name in names if name not in wanted]
+        hints = "".join(dict.fromkeys(did_you_mean(name, others) for name in absent[:MOST_LISTED]))
+        sep = f" If they are one column, {advised('name the separator', 'data.sep=;')}." if len(names) == 1 else ""
+        lacks = f"{path} has no column{'s' * (len(absent) > 1)} {listed(map(repr, absent))}"
+        raise InputError(f"{lacks}.{hints} The columns of its first line: {listed(names)}.{sep}")
+
+
+def column_names(path: Path, reading: Reading) -> list[str]:
+    """Return the names of the columns from the first line or the schema alone."""
+    if ending(path) == ".parquet":
+        import pyarrow.parquet
+
+        names = _readable(path, lambda: pyarrow.parquet.read_schema(path).names)
+        return [name for name in names if not re.fullmatch(r"__index_level_\d+__", name)]
+    if ending(path) == ".xlsx":
+        import pandas as pd
+
+        frame = _readable(path, lambda: pd.read_excel(path, header=None, nrows=1))
+        first = [str(name) for name in frame.astype(object).where(frame.notna(), "").iloc[0]]
+    else:
+        first = _readable(path, lambda: _layout(path, reading)[1])
+    if not first:
+        raise InputError(f"{path} cannot be read as a table (it is empty): save it again as CSV or Parquet.")
+    return [name.strip() or f"{NAMELESS}{i}" for i, name in enumerate(first)]
+
+
+def read_file(path: Path, reading: Reading) -> "pd.DataFrame":
+    """Return a whole file that has rows and sound names, with text where points may mark thousands."""
     import pandas as pd
 
-    read, faults = dict[str, Read](), [*faults]
-    for name, known in before.items():
-        try:
-            read[name] = reader.feature(frame[name], known)
-        except Fault as error:
-            faults.append(f"Column {name!r} {error}")
-    if faults:
-        start = f"{source if reader.is_file else 'X'} cannot be used"
-        if len(faults) == 1:
-            raise InputError(f"{start}: {faults[0]}")
-        told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
-        more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
-        raise InputError(f"{start}, for {len(faults)} reasons (row {int(reader.is_file)} comes first):{told}{more}")
-    columns = pd.DataFrame({name: one.column for name, one in read.items()})
-    notes = tuple(one.note for one in read.values() if one.note)
-    return Table(columns, {name: one.schema for name, one in read.items()}, frame, notes)
-
-
-def is_frame(X: Any) -> bool:
-    """Return whether X is a data frame of pandas or polars; a lazy frame is refused."""
-    if hasattr(type(X), "collect"):  # a frame of pandas has its columns as attributes
-        raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def frame_of(source: Any, wanted: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
-    """Return a source as a frame with these columns."""
-    if isinstance(source, (str, Path)):
-        check_names(Path(source), wanted, dialect)
-        return read_file(Path(source), dialect)
-    frame = framed(source)
-    if lost := [name for name in wanted if name not in frame]:
-        raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {listed(frame)}.")
+    suffix = ending(path)
+    if suffix == ".parquet":
+        frame = _readable(path, lambda: pd.read_parquet(path)).reset_index(drop=True)
+    else:
+        frame = _readable(path, lambda: pd.read_excel(path) if suffix == ".xlsx" else _csv(path, reading))
+    frame = frame.rename(columns=lambda name: str(name).strip())
+    if frame.empty:
+        raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
+    if odd := [name for name in frame.columns if "\0" in name]:
+        raise InputError(f"{path} has a column with a null character, {odd[0]!r}: rename it.")
+    if reading.decimal is None and suffix not in (".parquet", ".xlsx"):
+        at = [i for i, kind in enumerate(frame.dtypes) if kind == "float64" and (frame.iloc[:, i] % 1 > 0).any()]
+        for rows in (1000, None):  # the first leave few columns to read again
+            texts = _csv(path, reading, dtype=str, nrows=rows) if at else frame
+            at = [i for i in at if texts.iloc[:, i].dropna().str.fullmatch(_THOUSANDS).all()]
+        for i in at:
+            frame.isetitem(i, texts.iloc[:, i].array)
     return frame
 
 
-def framed(source: Any) -> "pd.DataFrame":
-    """Return a frame as one of pandas, whose rows have numbers and columns different names."""
-    if not is_frame(source):
-        raise InputError(f"A table is a path or a data frame, got {type(source).__name__}.")
-    frame = source.to_pandas() if hasattr(source, "to_pandas") else source
-    names = [str(name) for name in frame.columns]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(f"X has more than one column of the name {listed(map(repr, twice))}: rename or drop them.")
-    return frame.set_axis(names, axis=1).reset_index(drop=True)
-
-
-def require_known(y: Any) -> None:
-    """Refuse targets that are missing or infinite, naming their rows; other targets are for scikit-learn to check."""
+def _csv(path: Path, reading: Reading, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
-    values = np.asarray(y)
-    if values.ndim and not values.size:
-        raise InputError(f"`y` must not be empty, got shape {values.shape}: pass a target for each row.")
-    if not values.ndim or values.dtype.kind not in "fO":
-        return
-    infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
-    for bad, noun in ((pd.isna(values), "NaN"), (infinite, "infinity")):
-        if (rows := bad.reshape(len(bad), -1).any(1)).any():
-            raise InputError(f"Input y contains {noun}, in {rows_of(np.flatnonzero(rows).tolist())}: drop those rows.")
+    options |= {"sep": _layout(path, reading)[0], "encoding": reading.encoding, "decimal": reading.decimal or "."}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that values were lost
+        return pd.read_csv(path, index_col=False, skipinitialspace=True, low_memory=False, **options)
 
 
-def _target(given: "pd.Series", reader: Reader) -> tuple[Target, list[str]]:
-    """Return the target of the rows that have one, and notes on how it was read."""
-    present = given.dropna()
-    if present.empty:
-        raise Fault("has no value in any row: choose another target.")
-    reader.refuse_gaps(given, "drop those rows")
-    gaps = f"{counted(len(given) - len(present), 'row')} ({reader.rows(given.isna())}) without a target: left out"
-    column, schema, note = dataclasses.replace(reader, missing="raise", is_fit=False).read(present.infer_objects())
-    notes = [*[gaps] * (len(present) < len(given)), *[note] * bool(note)]
-    if isinstance(schema, Dates):
-        raise Fault("holds dates: turn them into numbers, such as days since some date, or into classes.")
-    if len(present) < len(given) and _is_whole(column):  # gaps made floats of them
-        column = column.astype(np.int64)
-    task, hint = _task_of(column) if reader.task is None else (reader.task, "")
-    if task == "regression":
-        return _real(column, reader, hint), notes
-    return _classes(column, order_of(given), is_told=reader.task is not None, hint=hint), notes
+def _layout(path: Path, reading: Reading) -> tuple[str, list[str]]:
+    """Return the separator of a file of text, the one that splits its first lines alike, and its first line."""
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with opened(path, "rt", encoding=reading.encoding or "utf-8-sig", newline="") as file:
+        sample = list(islice(filter(str.strip, file), _SAMPLE))
+    known = _SEPARATORS if reading.sep is None else [reading.sep]
+    rows = {by: [row for row in csv.reader(sample, delimiter=by, skipinitialspace=True) if row] for by in known}
+    widths = {by: [len(row) for row in split] or [0] for by, split in rows.items()}
+    regular = [by for by in known if len(set(widths[by])) == 1 and widths[by][0] > 1]
+    separator = regular[0] if regular else max(reversed(known), key=lambda by: widths[by][0])
+    return separator, (rows[separator] or [[]])[0]
 
 
-def _is_whole(column: "pd.Series") -> bool:
-    """Return whether a column holds whole numbers; flags are none."""
-    return column.dtype.kind in "iuf" and bool((column % 1 == 0).all())
-
-
-def _task_of(column: "pd.Series") -> tuple[Task, str]:
-    """Return the task that a target asks for, and what else it may be; refuse whole numbers that leave it open."""
-    counts, is_float = advised("; say so if they are counts", _COUNTS), column.dtype.kind == "f"
-    if not _is_whole(column):
-        return "regression" if is_float else "classification", ""
-    is_amount = bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
-    if is_float:
-        return "regression", "" if is_amount or column.min() < 0 else counts
-    if (num := column.nunique()) <= _MOST_CLASSES:
-        return "classification", f"{counts} or {advised('amounts', _AMOUNTS)}"
-    if is_amount:
-        return "regression", ""
-    held = f"holds {num} different whole numbers, {column.min():g} to {column.max():g}"
-    kinds = f"{advised('counts', _AMOUNTS, _COUNTS)}, {advised('amounts', _AMOUNTS)} or {advised('classes', _CLASSES)}"
-    raise Fault(f"{held}: say whether they are {kinds}.")
-
-
-def _real(column: "pd.Series", reader: Reader, hint: str) -> Target:
-    """Return real values, finite and not all the same."""
-    if column.dtype.kind not in "iufb":
-        such = f"{column.iloc[0]!r} in {reader.rows(column.notna())}"
-        raise Fault(f"must be numeric for a regression, and holds text, such as {such}: mend it.")
-    if (infinite := column.astype(np.float64).abs() == np.inf).any():
-        raise Fault(f"must be finite, and is not in {reader.rows(infinite)}: drop those rows.")
-    values = column.to_numpy(dtype=np.float64)
-    if len(values) > 1 and (values == values[0]).all():
-        raise Fault(f"is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
-    return Target("regression", values, (), ("whole numbers" if _is_whole(column) else "real numbers") + hint)
-
-
-def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hint: str) -> Target:
-    """Return classes, the sorted values or those of an order."""
-    is_whole = _is_whole(column)
-    if column.dtype.kind == "f" and not is_whole:
-        raise Fault("must hold whole numbers or text for a classification: ask for a regression.")
-    values = column.to_numpy(np.int64) if is_whole else column.astype(str).to_numpy(dtype=str)
-    classes, codes = np.unique(values, return_inverse=True)
-    if order is not None:
-        classes = np.array([name for name in map(str, order) if name in classes])
-        codes = (values[:, None] == classes).argmax(1)
-    names = tuple(str(name) for name in classes)
-    if len(names) < 2:
-        raise Fault(f"has only one class, {names[0]!r}: a classification needs at least two.")
-    if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
-        held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
-        raise Fault(f"{held}, too many for classes: make numbers of it, or {advised('say so', _CLASSES)}.")
-    if odd := [name for name in names if "\0" in name]:
-        raise Fault(f"has a class with a null character, {odd[0]!r}: rename it.")
-    shown = "" if is_told else f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
-    noun = f"{len(names)} classes" if is_told or not is_whole else f"only {len(names)} different whole numbers"
-    is_ordered = is_whole or order is not None or column.dtype == bool
-    return Target("classification", codes, names, f"{noun}{shown}{hint}", is_ordered)
+def _readable[R](path: Path, read: Callable[[], R]) -> R:
+    try:
+        return read()
+    except UnicodeError as error:
+        named = advised("name another", "data.encoding=cp1252")
+        raise InputError(f"{path} is not text of this encoding ({error}): {named}.") from None
+    except _UNREADABLE as error:
+        why = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"{path} cannot be read as a table ({why}): mend it, or save it as CSV or Parquet.") from None
