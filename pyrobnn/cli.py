@@ -16,9 +16,9 @@ import pyrobnn
 from pyrobnn._core.errors import InputError, counted, printable, waiting
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.remedies import current_spelling
-from pyrobnn.runs.folder import check_new_run, new_run_folder, read_json, run_folder
+from pyrobnn.runs.folder import Manifest, check_new_run, new_run_folder, run_folder
 from pyrobnn.runs.spec_files import data_of, leave_out, read_spec, sections_of
-from pyrobnn.tables.files import ENDINGS, check_names, ending
+from pyrobnn.tables.reading import ENDINGS, check_names, ending
 
 _LOADING = "loading torch and Pyro"
 _MARKED = {"warning": "yellow", "note": None, "fine": "green"}
@@ -201,9 +201,8 @@ def predict(
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     written = data_of(read_spec(run_folder(run_dir) / "spec.toml"))
-    data = read_json(run_dir / "manifest.json")["data"]
-    columns = (data.get("encoder") or {}).get("columns") or data["feature_names"]
-    check_names(table, list(columns), written.dialect)
+    data = Manifest.read(run_dir).data
+    check_names(table, [*(data.feature_names if data.encoder is None else data.encoder["columns"])], written)
     if out is not None:
         _check_out(out, table)
     with waiting(_LOADING):

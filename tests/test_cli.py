@@ -21,7 +21,7 @@ from pyrobnn._core import folders
 from pyrobnn.cli import app
 from pyrobnn.inference.training import loop
 from pyrobnn.runs import run as runs
-from pyrobnn.runs.folder import CHECKPOINT, UNFINISHED
+from pyrobnn.runs.folder import CHECKPOINT, UNFINISHED, FittedData, Manifest, write_json
 
 SPEC = """
 [data]
@@ -308,7 +308,7 @@ def written_run(here):
     (here / "few.csv").write_text("city\nOslo\n", encoding="utf-8")
     (here / "run").mkdir()
     (here / "run" / "spec.toml").write_text('[data]\npath = "my.csv"\ntarget = "y"\n', encoding="utf-8")
-    (here / "run" / "manifest.json").write_text('{"data": {"feature_names": ["a", "city"]}}', encoding="utf-8")
+    write_json(here / "run" / "manifest.json", Manifest(FittedData("0" * 64, (), ("a", "city"), None)))
 
 
 LIGHT_CALLS = [

@@ -19,7 +19,7 @@ from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartReco
 from pyrobnn.report import render
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.compared import Comparison, compare_runs
-from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED, place_of
+from pyrobnn.runs.folder import ALL_ROWS, CHECKPOINT, UNFINISHED, unfinished_folder
 from pyrobnn.runs.predict import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, run
 from pyrobnn.runs.spec import RunSpec
@@ -204,7 +204,7 @@ def interrupted(monkeypatch, path, spec, **arguments):
         patch.setattr(loop.Checkpoint, "write", write)
         with pytest.raises(Killed) as caught:
             run(spec, path, progress=False, **arguments)
-    place = place_of(path)
+    place = unfinished_folder(path)
     keeps = f"{place} keeps what was done: the same command goes on, or `pyrobnn fit {place / UNFINISHED}`."
     assert caught.value.__notes__ == [keeps]
     assert names(place) == [CHECKPOINT, UNFINISHED]
@@ -221,8 +221,8 @@ def test_the_same_call_goes_on_to_the_same_bytes(changes, tmp_path, no_report, m
     interrupted(monkeypatch, tmp_path / "run", spec_of(**changes))
     with pytest.raises(InputError, match="has no manifest.json, the run was interrupted: `pyrobnn fit .*unfinished"):
         predict_table(tmp_path / "run", tmp_path / "new.csv")
-    shutil.copytree(place_of(tmp_path / "run"), place_of(tmp_path / "copy"))
-    asked = RunSpec.from_toml(place_of(tmp_path / "copy") / UNFINISHED)
+    shutil.copytree(unfinished_folder(tmp_path / "run"), unfinished_folder(tmp_path / "copy"))
+    asked = RunSpec.from_toml(unfinished_folder(tmp_path / "copy") / UNFINISHED)
     results = [
         run(spec_of(**changes), tmp_path / "run", progress=False),
         run(asked, tmp_path / "copy", progress=False),
@@ -270,7 +270,7 @@ def test_another_run_does_not_trample_on_an_interrupted_one(tmp_path, no_report,
     data = {"path": str(file), "target": "y"}
     spec = spec_of(data=data, **LONGER)
     interrupted(monkeypatch, tmp_path / "run", spec)
-    before, place = file.read_text(), place_of(tmp_path / "run")
+    before, place = file.read_text(), unfinished_folder(tmp_path / "run")
     for text, other in ((before, spec_of(data=data)), (before.replace(".5\n", ".25\n"), spec)):
         file.write_text(text)
         with pytest.raises(InputError, match="a run of other settings or data, which was interrupted: `pyrobnn fit"):
@@ -300,7 +300,7 @@ def test_an_end_anywhere_keeps_the_fit_and_the_same_call_completes_it(stage, err
         with pytest.raises(error, match="no ink") as caught:
             run(spec_of(), tmp_path / "r", progress=False)
     assert "keeps what was done" in caught.value.__notes__[-1]
-    place = place_of(tmp_path / "r")
+    place = unfinished_folder(tmp_path / "r")
     assert set(names(place)) - {CHECKPOINT} == {*STAGES[stage], UNFINISHED}
     if "manifest.json" in STAGES[stage]:
         (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")

@@ -191,7 +191,6 @@ def _of_columns(
 
 
 def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
-    """Return a figure with a single panel."""
     figure, (axis,) = panels(1, panel=TALL)
     draw(axis, *arguments)
     return figure

@@ -14,7 +14,7 @@ from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report.words import aligned, flat, name_of, score_rows, shown, text
-from pyrobnn.runs.folder import read_json, run_folder
+from pyrobnn.runs.folder import Manifest, run_folder
 from pyrobnn.runs.run import predicted
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
@@ -38,31 +38,33 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Whether the best run is better than the others by log score, a sentence for each."""
-        told = []
+        sentences = []
         for name, table in self.differences.items():
             row: Any = table.loc["log_likelihood"]
             errors = abs(row["difference"]) / row["stderr"] if row["stderr"] > 0 else 0.0
             apart = f"{self.best} is better than {name}, by {errors:.1f} standard errors."
             near = f"{name} cannot be told apart from {self.best}: less than {_BETTER_ERRORS} standard errors between."
-            told.append(apart if errors >= _BETTER_ERRORS else near)
-        return f"By log score {' '.join(told)}"
+            sentences.append(apart if errors >= _BETTER_ERRORS else near)
+        return f"By log score {' '.join(sentences)}"
 
     def __str__(self) -> str:
-        told = [self.verdict]
+        lines = [self.verdict]
         for name, paired in self.differences.items():
             last = "" if paired["p_value"].isna().all() else "p-value"
             rows: list[Sequence[str]] = [(f"{self.num_test} held-out rows", self.best, name, "difference", last)]
-            for key in [key for key in score_rows(self.scores[name])[0] if key in paired.index]:
-                scores = (shown(key, self.scores[run][key]) for run in (self.best, name))
-                row: Any = paired.loc[key]
-                p_value = "< 0.0001" if row["p_value"] < 1e-4 else f"{row['p_value']:.2g}"
-                cells = plus_minus(row["difference"], row["stderr"], "+"), p_value.replace("nan", "")
-                rows.append((name_of(key, self.scores[name][key]), *scores, *cells))
-            told += ["", aligned(rows)]
+            rows += [self._row(key, name) for key in score_rows(self.scores[name])[0] if key in paired.index]
+            lines += ["", aligned(rows)]
         if self.specs:
             settings = [(key, *map(text, values.values())) for key, values in self.specs.items()]
-            told += ["", aligned([("setting", *self.scores), *settings])]
-        return "\n".join(told)
+            lines += ["", aligned([("setting", *self.scores), *settings])]
+        return "\n".join(lines)
+
+    def _row(self, key: str, name: str) -> tuple[str, ...]:
+        best, other = self.scores[self.best][key], self.scores[name][key]
+        paired: Any = self.differences[name].loc[key]
+        difference = plus_minus(paired["difference"], paired["stderr"], "+")
+        p_value = "< 0.0001" if paired["p_value"] < 1e-4 else f"{paired['p_value']:.2g}".replace("nan", "")
+        return name_of(key, other), shown(key, best), shown(key, other), difference, p_value
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
@@ -74,8 +76,8 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     predictions = {name: predicted(run, load(Path(name) / "posterior")) for name, run in runs.items()}
     scores = {name: dict(score(predictions[name], run.test.y)) for name, run in runs.items()}
     best = max(runs, key=lambda name: scores[name]["log_likelihood"].value)
-    pairs = {name: ((runs[name], predictions[name]), (runs[best], predictions[best])) for name in runs if name != best}
-    differences = {name: _difference(*pair) for name, pair in pairs.items()}
+    others = [name for name in runs if name != best]
+    differences = {name: _difference(runs[name], predictions[name], runs[best], predictions[best]) for name in others}
     settings = {name: dict(flat(run.spec.as_dict())) for name, run in runs.items()}
     return Comparison(best, scores, differences, _unlike(settings), len(runs[best].test))
 
@@ -84,7 +86,7 @@ def _require_same_rows(runs: Mapping[str, Prepared]) -> None:
     """Refuse runs whose data have changed, or that held out other rows than the first."""
     (first_name, first), *_ = runs.items()
     for name, run in runs.items():
-        if run.dataset.checksum != read_json(Path(name) / "manifest.json")["data"]["sha256"]:
+        if run.dataset.checksum != Manifest.read(Path(name)).data.sha256:
             raise InputError(f"The data of {name} have changed since its fit: fit it again.")
         rows, of_first = (prepared.dataset.rows(prepared.spec.data.split)[1] for prepared in (run, first))
         is_same = run.dataset.checksum == first.dataset.checksum or _targets(run) == _targets(first)
@@ -93,14 +95,13 @@ def _require_same_rows(runs: Mapping[str, Prepared]) -> None:
             raise InputError(f"{name} was scored on other examples than {first_name}, so they are not compared: {how}.")
 
 
-def _difference(one: tuple[Prepared, Prediction], other: tuple[Prepared, Prediction]) -> pd.DataFrame:
-    """Return the scores of one run less those of the other; counts and classes share the log score alone."""
-    (run, prediction), (rival, of_rival) = one, other
-    if run.dataset.task == rival.dataset.task:
-        return compare_scores(prediction, of_rival, rival.test.y)
-    if prediction.is_continuous or of_rival.is_continuous:
+def _difference(run: Prepared, prediction: Prediction, best: Prepared, of_best: Prediction) -> pd.DataFrame:
+    """Return the scores of a run less those of the best one; counts and classes share the log score alone."""
+    if run.dataset.task == best.dataset.task:
+        return compare_scores(prediction, of_best, best.test.y)
+    if prediction.is_continuous or of_best.is_continuous:
         raise InputError("A density of numbers and probabilities of classes cannot be compared: fit one --task.")
-    gap = (prediction.log_prob(run.test.y) - of_rival.log_prob(rival.test.y)).double()
+    gap = (prediction.log_prob(run.test.y) - of_best.log_prob(best.test.y)).double()
     row = {"difference": float(gap.mean()), "stderr": float(gap.std()) / len(gap) ** 0.5, "p_value": math.nan}
     return pd.DataFrame(row, index=["log_likelihood"])
 
@@ -113,7 +114,8 @@ def _targets(run: Prepared) -> list[Any]:
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the types that differ, and the settings of all types that do."""
-    every, shared = set[str]().union(*specs.values()), set.intersection(*map(set, specs.values()))
-    told = sorted(key for key in every if key in shared or (key.count(".") == 1 and key.endswith(".type")))
-    rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in told}
+    of_any = set[str]().union(*specs.values())
+    of_all = set.intersection(*map(set, specs.values()))
+    compared = sorted(key for key in of_any if key in of_all or (key.count(".") == 1 and key.endswith(".type")))
+    rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in compared}
     return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}

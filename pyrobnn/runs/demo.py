@@ -19,14 +19,14 @@ def _problems() -> Iterator[tuple[str, str, pd.DataFrame, str]]:
     generator = np.random.default_rng(0)
     x = generator.uniform(_HALF_GAP, 1.0, 200) * np.repeat([-1, 1], 100)
     gap = pd.DataFrame({"x": x, "y": 10 * np.sin(2 * np.pi * x) + generator.normal(size=200)})
-    said = f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}"
-    yield "gap", said, gap, "fit.png"
-    x, y = make_friedman1(300, noise=1.0, random_state=0)
-    friedman = pd.DataFrame(x, columns=[f"x{column}" for column in range(1, 11)]).assign(y=y)
-    said = "ten columns, five of which matter, in products and curves (Friedman 1991)"
-    yield "friedman", said, friedman, "observed_vs_predicted.png"
-    x, label = make_moons(500, noise=0.2, random_state=0)
-    moons = pd.DataFrame(x, columns=["x1", "x2"]).assign(moon=np.where(label == 1, "lower", "upper"))
+    description = f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}"
+    yield "gap", description, gap, "fit.png"
+    inputs, target = make_friedman1(300, noise=1.0, random_state=0)
+    friedman = pd.DataFrame(inputs, columns=[f"x{column}" for column in range(1, 11)]).assign(y=target)
+    description = "ten columns, five of which matter, in products and curves (Friedman 1991)"
+    yield "friedman", description, friedman, "observed_vs_predicted.png"
+    points, label = make_moons(500, noise=0.2, random_state=0)
+    moons = pd.DataFrame(points, columns=["x1", "x2"]).assign(moon=np.where(label == 1, "lower", "upper"))
     yield "moons", "two classes in the shape of moons", moons, "surface.png"
 
 
@@ -36,8 +36,8 @@ def demo(out_dir: Path, *, seed: int, progress: bool, say: Callable[[str], objec
     for name, *_ in problems:
         check_new_run(out_dir / name, overwrite=True)
     out_dir.mkdir(parents=True, exist_ok=True)
-    for number, (name, shows, frame, picture) in enumerate(problems, 1):
-        say(f"{number}. {name}: {shows}")
+    for number, (name, description, frame, picture) in enumerate(problems, 1):
+        say(f"{number}. {name}: {description}")
         folder, table = out_dir / name, out_dir / f"{name}.csv"
         frame.to_csv(table, index=False, float_format="%.4f")
         data = {"path": str(table), "target": frame.columns[-1]}

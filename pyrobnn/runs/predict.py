@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
@@ -14,7 +13,7 @@ from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.posterior.mixture import predict_copies
-from pyrobnn.runs.folder import ALL_ROWS, ROWS, read_json, run_folder
+from pyrobnn.runs.folder import ALL_ROWS, ROWS, Manifest, run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.tables.encoder import Encoder
@@ -32,21 +31,22 @@ def predict_table(
     `Prediction.to_frame`, and `outside`, the columns whose value lies outside of what was learned.
     """
     folder = run_folder(run_dir)
-    place = folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder
-    data = read_json(place / "manifest.json")["data"]
     spec = RunSpec.from_toml(folder / "spec.toml")
-    encoder = Encoder.stored(data.get("encoder"), data["feature_names"])
+    fit = folder / ALL_ROWS if (folder / ALL_ROWS).is_dir() else folder
+    data = Manifest.read(fit).data
+    encoder = Encoder.stored(data.encoder, data.feature_names)
     rows = encoder.read(table, sep=spec.data.sep, encoding=spec.data.encoding)
     for note in rows.notes:
         on_note(note)
     if len((outside := encoder.outside(rows.columns, first=1)).table):
         on_note(f"outside of the rows of the fit:\n{outside.table.to_string()}\n{outside.warning}".rstrip())
-    imputer = Imputer(load_file(place / ROWS)["rows"], encoder.onehot()) if (place / ROWS).is_file() else None
-    added = {} if data.get("encoder") is None else {"outside": outside.rows}
+    imputer = Imputer(load_file(fit / ROWS)["rows"], encoder.onehot()) if (fit / ROWS).is_file() else None
     with waiting(f"predicting {counted(len(rows.columns), 'row')}"):
-        x, num_draws = encoder.matrix(rows.columns).astype(np.float64), spec.predict.num_draws
-        prediction = predict_copies(load(place / "posterior"), imputer, x, num_draws=num_draws)
-        frame = prediction.to_frame(data["class_names"] or None).assign(**added)
+        x = encoder.matrix(rows.columns)
+        prediction = predict_copies(load(fit / "posterior"), imputer, x, num_draws=spec.predict.num_draws)
+        frame = prediction.to_frame(data.class_names or None)
+    if data.encoder is not None:
+        frame["outside"] = outside.rows
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]
     frame.insert(0, f"{name}_id" if name in frame else name or "row", names)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import TypeAdapter, ValidationError
 from safetensors.numpy import save
 
 import pyrobnn
-from pyrobnn._core.errors import InputError, counted, waiting
+from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn.data.imputed import TO_PREDICT
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
@@ -62,12 +61,13 @@ class RunResult:
     @property
     def summary(self) -> str:
         """What the terminal says of the fit: how well it predicts, the verdict, scores, and what is next."""
-        given = self.scores, self.baselines, self.evidence
-        found = self.evidence.posterior.record.evidence
-        chosen = [f"Likelihood: {found.likelihood.name}, chosen by evidence."] if found and found.likelihoods else []
-        verdict = words.concluded(self.diagnosis, str(self.path), [*self.doubts, words.score_lines(*given), *chosen])
+        judged = self.scores, self.baselines, self.evidence
+        details = [*self.doubts, words.score_lines(*judged)]
+        if (evidence := self.evidence.posterior.record.evidence) and evidence.likelihoods:
+            details.append(f"Likelihood: {evidence.likelihood.name}, chosen by evidence.")
+        verdict = words.concluded(self.diagnosis, str(self.path), details)
         folder = f"Folder: {self.path}, with report.html and held_out.csv"
-        return "\n".join(filter(None, [words.found(*given), verdict, folder]))
+        return "\n".join(filter(None, [words.found(*judged), verdict, folder]))
 
 
 def run(
@@ -93,22 +93,22 @@ def run(
     path = Path(out_dir) if Path(out_dir).name else Path(out_dir).absolute()
     files.check_new_run(path, overwrite=overwrite)
     prepared = spec.prepare(tell, progress=progress)
-    with files.new_run(path, spec.to_toml(), prepared.dataset.checksum, overwrite=overwrite) as place:
-        if files.has_fit(place):
-            posterior = load(place / "posterior")
+    with files.new_run(path, spec.to_toml(), prepared.dataset.checksum, overwrite=overwrite) as work:
+        if files.has_fit(work):
+            posterior = load(work / "posterior")
         else:
             started = time.perf_counter()
-            posterior = _fit(prepared, place / files.CHECKPOINT, progress=progress)
-            _write_fit(place, prepared, posterior, time.perf_counter() - started)
+            posterior = _fit(prepared, work / files.CHECKPOINT, progress=progress)
+            _write_fit(work, prepared, posterior, time.perf_counter() - started)
         with phase("scoring and checking the fit"):
             evidence = _evidence(prepared, posterior)
-            scores, baselines, doubts = _scored(place, prepared, evidence)
+            scores, baselines, doubts = _scored(work, prepared, evidence)
             diagnosis = diagnosis_of(evidence)
-            files.write_json(place / "diagnosis.json", diagnosis, not_finite="constants")
-        final = _final(place, prepared, posterior, phase)
+            files.write_json(work / "diagnosis.json", diagnosis, not_finite="constants")
+        final = _final(work, prepared, posterior, phase)
         result = RunResult(path, evidence, scores, baselines, diagnosis, doubts, final)
         with phase("drawing the pictures and writing the report"):
-            _write_views(place, result, prepared)
+            _write_views(work, result, prepared)
     return result
 
 
@@ -128,31 +128,31 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
     return fit_in_silence(prepared.bnn, prepared.train, method, run_of_fit)
 
 
-def _write_fit(place: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
+def _write_fit(work: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write posterior, the rows from which missing values are drawn, spec and manifest, which is last."""
-    dataset, record = prepared.dataset, posterior.members[0].record
-    (place / "posterior").unlink(missing_ok=True)
-    save_posterior(posterior, place / "posterior")
-    if dataset.imputer is not None:
-        (place / files.ROWS).write_bytes(save({"rows": dataset.imputer.rows}))
-    (place / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    (work / "posterior").unlink(missing_ok=True)
+    save_posterior(posterior, work / "posterior")
+    if prepared.dataset.imputer is not None:
+        (work / files.ROWS).write_bytes(save({"rows": prepared.dataset.imputer.rows}))
+    (work / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    record, dataset = posterior.members[0].record, prepared.dataset
     data = {key: getattr(dataset, key) for key in ("name", "task", "source", "licence", "class_names", "encoder")}
-    data |= {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")} | {"sha256": dataset.checksum}
+    data |= {key: getattr(dataset.data, key) for key in ("feature_names", "target_name")}
     manifest = {
         "pyrobnn": pyrobnn.__version__,
         "packages": {name: version(name) for name in _PACKAGES},
         "python": f"{platform.python_version()} on {platform.platform()}",
         "seed": prepared.spec.fit.seed,
-        "data": data,
+        "data": data | {"sha256": dataset.checksum},
         **{key: getattr(record, key) for key in ("device", "threads", "engine")},
         "wall_seconds": round(seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    files.write_json(place / "manifest.json", manifest)
+    files.write_json(work / "manifest.json", manifest)
 
 
 def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
-    dataset, data = prepared.dataset, prepared.spec.data
+    dataset = prepared.dataset
     return Evidence(
         posterior,
         prepared.train,
@@ -160,25 +160,26 @@ def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
         budget=Budget(draws=prepared.spec.predict.num_draws),
         seed=posterior.seed,
         class_names=dataset.class_names,
-        given=dataset.held_out(data.split),
+        given=dataset.held_out(prepared.spec.data.split),
         imputer=dataset.imputer,
         table=dataset.data,
         columns=None if dataset.encoder is None else dataset.encoder.positions(),
-        dropped=data.drop,
+        dropped=prepared.spec.data.drop,
     )
 
 
-def _scored(place: Path, prepared: Prepared, evidence: Evidence) -> tuple[dict[str, Score], words.Baselines, list[str]]:
+def _scored(work: Path, prepared: Prepared, evidence: Evidence) -> tuple[dict[str, Score], words.Baselines, list[str]]:
     """Write scores and predictions of the test part; return the scores, those of baselines, and doubts."""
-    train, test, validation, posterior = prepared.train, prepared.test, prepared.validation, evidence.posterior
+    posterior, train, test, validation = evidence.posterior, prepared.train, prepared.test, prepared.validation
     prediction = predicted(prepared, posterior)
-    scores, baselines = score(prediction, test.y), simple_scores(evidence, _copies(prepared), test.y)
+    scores = score(prediction, test.y)
+    baselines = simple_scores(evidence, _copies(prepared), test.y)
     metrics = {"scores": scores, "baselines": baselines, "num_draws": evidence.budget.draws, "seed": posterior.seed}
     metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
-    metrics |= {name: getattr(posterior.record, name) for name in ("num_steps", "stop_reason")}
-    files.write_json(place / "metrics.json", metrics | {"num_test": len(test)})
+    metrics |= {"num_steps": posterior.record.num_steps, "stop_reason": posterior.record.stop_reason}
+    files.write_json(work / "metrics.json", metrics | {"num_test": len(test)})
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
-    write_table(rounded(table), place / "held_out.csv")
+    write_table(rounded(table), work / "held_out.csv")
     return scores, baselines, _below_zero(table, train.y)
 
 
@@ -210,7 +211,7 @@ def _below_zero(table: pd.DataFrame, y: Any) -> list[str]:
     return [f"{num} of {len(table)} intervals reach below 0, and the target was positive in all rows: {keeps}"]
 
 
-def _final(place: Path, prepared: Prepared, fit: Posterior | Mixture, phase: Callable[..., Any]) -> Posterior | Mixture:
+def _final(work: Path, prepared: Prepared, fit: Posterior | Mixture, phase: Callable[..., Any]) -> Posterior | Mixture:
     """Return the fit that predicts new rows: to all rows of a small table, unless it is worse.
 
     Data sets by name have a test part for comparisons. No groups are left to judge a fit to all rows for new groups.
@@ -219,18 +220,18 @@ def _final(place: Path, prepared: Prepared, fit: Posterior | Mixture, phase: Cal
     if prepared.dataset.encoder is None or prepared.spec.data.groups is not None or not is_small:
         return fit
     spec, dataset = prepared.spec, prepared.spec.data.load(prepared.dataset.task, all_rows=True)
-    train, test, started = dataset.to_fit(), dataset.split(spec.data.split)[1], time.perf_counter()
+    train, test = dataset.to_fit(), dataset.split(spec.data.split)[1]
     if more := train.num_inputs - prepared.train.num_inputs:  # the held-out rows have another category
         spec = dataclasses.replace(spec, net=dataclasses.replace(spec.net, in_features=spec.net.in_features + more))
-    whole = Prepared.of(spec, dataset, train, test, prepared.choice)
+    whole, started = Prepared.of(spec, dataset, train, test, prepared.choice), time.perf_counter()
     with phase(f"fitting all {counted(len(dataset.data), 'row')}, for predictions"):
         final = _fit(whole, None, progress=False)
-        pairs = (whole, final), (prepared, fit)
-        after, before = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
+        pairs = (prepared, fit), (whole, final)
+        before, after = (float(predicted(*pair).log_prob(test.y).mean()) for pair in pairs)
         if not after >= before - _TOLERATED_LOSS:
             return fit
-        with new_folder(place / files.ALL_ROWS) as folder:
-            _write_fit(folder, whole, final, time.perf_counter() - started)
+        with new_folder(work / files.ALL_ROWS) as all_rows:
+            _write_fit(all_rows, whole, final, time.perf_counter() - started)
     return final
 
 
@@ -242,39 +243,34 @@ def predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     """Return the diagnosis of the fit of a run; refuse one whose findings this version cannot say."""
-    file = files.run_folder(run_dir, "diagnosis.json") / "diagnosis.json"
-    try:
-        diagnosis = TypeAdapter(Diagnosis).validate_json(file.read_bytes())
-        str(diagnosis)
-    except (ValidationError, KeyError, TypeError):
-        raise InputError(f"{file} was changed, or is of an earlier version of pyrobnn: fit its spec again.") from None
-    return diagnosis
+    return files.read_json(files.run_folder(run_dir, "diagnosis.json") / "diagnosis.json", Diagnosis)
 
 
-def _write_views(place: Path, result: RunResult, prepared: Prepared) -> None:
+def _write_views(work: Path, result: RunResult, prepared: Prepared) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import RunFacts, render
 
     spec, dataset, evidence = prepared.spec, prepared.dataset, result.evidence
-    encoder, num, notes = dataset.encoder, round(evidence.train.total_weight), [str(prepared.choice), *dataset.notes]
+    notes = [str(prepared.choice), *dataset.notes]
     if result.final is not evidence.posterior:
-        notes += [f"New rows are predicted by a fit to {len(dataset.data)} rows. The scores are of a fit to {num}."]
+        all_rows, scored = len(dataset.data), round(evidence.train.total_weight)
+        notes.append(f"New rows are predicted by a fit to {all_rows} rows. The scores are of a fit to {scored}.")
     facts = RunFacts(
         spec=spec.as_dict(),
-        manifest=files.read_json(place / "manifest.json"),
-        layout=() if encoder is None else encoder.layout(),
+        manifest=files.read_json(work / "manifest.json", dict[str, Any]),
+        layout=() if dataset.encoder is None else dataset.encoder.layout(),
         notes=notes,
         doubts=(*dataset.doubts, *result.doubts),
         folder=str(result.path),
     )
     rendered = render(evidence, result.diagnosis, result.scores, result.baselines, facts)
-    with new_folder(place / "figures") as figures:
+    with new_folder(work / "figures") as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
-    with new_file(place / "report.html") as file:
+    with new_file(work / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
-    with new_file(place / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
+    with new_file(work / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
         is_weighted = evidence.train.weights is not None
-        rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else evidence.train
-        to_datatree(evidence.posterior, rows, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
+        train = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else evidence.train
+        to_datatree(evidence.posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
