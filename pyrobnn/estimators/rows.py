@@ -42,10 +42,8 @@ def checked_inputs(estimator: Parameters, X: ArrayLike, known: Encoder | None = 
             raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {of}.")
         values = validate_data(estimator, X, reset=known is None, dtype=np.float64, ensure_all_finite=False)
         frame = pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])])
-    if known is None:
-        table = read(frame, Reading(categories=estimator.categories, missing=estimator.missing))
-    else:
-        table = known.read(frame.set_axis([*known.columns], axis=1))
+    asked: Any = {"categories": estimator.categories, "missing": estimator.missing}
+    table = read(frame, Reading(**asked)) if known is None else known.read(frame.set_axis([*known.columns], axis=1))
     for note in table.notes:
         warn_user(f"X as it was read: {note}.")
     return table
