@@ -362,9 +362,8 @@ def test_sets_of_classes_hold_their_level_whatever_the_model(wrong):
 
 def test_a_fit_is_calibrated_and_its_predictions_are_scored_and_sliced():
     train, rest = bnn.datasets.sinusoid(300).split(0.7, seed=0)
-    posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(0.01)).fit(
-        train, steps=300, seed=0, progress=False
-    )
+    model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(0.01))
+    posterior = model.fit(train, steps=300, seed=0, progress=False)
     held_out, new = rest[:110], rest[110:]
     prediction = bnn.conformal(posterior, held_out).predict(new.x)
     plain, calibrated_scores = bnn.score(posterior.predict(new.x), new.y), bnn.score(prediction, new.y)

@@ -41,11 +41,9 @@ def problem(num=40):
 
 
 def mixture_model(net=None, likelihood=None):
-    return bnn.BNN(
-        net or bnn.MLP(3, [8], 1),
-        prior=bnn.priors.ScaleMixture(pi=0.3, sigma1=1.0, sigma2=0.2, learnable=True),
-        likelihood=likelihood or bnn.likelihoods.Gaussian("learned"),
-    )
+    prior = bnn.priors.ScaleMixture(pi=0.3, sigma1=1.0, sigma2=0.2, learnable=True)
+    likelihood = likelihood or bnn.likelihoods.Gaussian("learned")
+    return bnn.BNN(net or bnn.MLP(3, [8], 1), prior=prior, likelihood=likelihood)
 
 
 def both(model, *data, **settings):
@@ -264,9 +262,7 @@ MOVING = {
     "a buffer bound anew": (moving(rebound), "changes 'm'"),
     "data": (moving(as_data), "changes 'm'"),
     "a new buffer": (moving(new_buffer), "changes 'm'"),
-    "an attribute of an object": (
-        moving(annealed, settings=SimpleNamespace(temperature=1.0)), "changes 'settings'",
-    ),
+    "an attribute of an object": (moving(annealed, settings=SimpleNamespace(temperature=1.0)), "changes 'settings'"),
     "a deque": (moving(queued, queue=collections.deque(maxlen=3)), "changes 'queue'"),
     "a nested list": (moving(entries, table={"means": [torch.zeros(4)]}), "changes 'table'"),
     "a nested counter": (
@@ -275,9 +271,7 @@ MOVING = {
     ),
     "Python's stream": (moving(lambda net, h: h if random.random() < 0.5 else 2 * h), A_STREAM),
     "NumPy's stream": (moving(lambda net, h: h * np.random.normal()), A_STREAM),
-    "a stream it holds": (
-        moving(lambda net, h: h * net.rng.normal(), rng=np.random.default_rng(0)), "changes 'rng'",
-    ),
+    "a stream it holds": (moving(lambda net, h: h * net.rng.normal(), rng=np.random.default_rng(0)), "changes 'rng'"),
     "a generator it holds": (
         moving(lambda net, h: h + torch.randn(4, generator=net.rng), rng=torch.Generator()), "changes 'rng'",
     ),

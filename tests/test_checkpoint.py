@@ -115,10 +115,8 @@ def test_a_fit_that_has_ended_is_not_trained_again(tmp_path):
 @pytest.mark.slow
 def test_laplace_and_networks_with_buffers(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(1, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
-    settings = {
-        "bnn_model": bnn.BNN(net, prior=bnn.priors.Normal(1.0)),
-        "method": bnn.SVI(guide="laplace", steps=STEPS),
-    }
+    method = bnn.SVI(guide="laplace", steps=STEPS)
+    settings = {"bnn_model": bnn.BNN(net, prior=bnn.priors.Normal(1.0)), "method": method}
     interrupted(tmp_path, **settings)
     again, straight = resumed(tmp_path, **settings), go(**settings)
     assert same(again, straight)
@@ -196,9 +194,8 @@ def test_an_interval_a_place_or_a_method_that_cannot_be_is_refused_at_once(tmp_p
     with pytest.raises(InputError, match="`every` must be a whole number, at least 1"):
         go(checkpoint=tmp_path, every=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match="checkpoint.safetensors cannot be made \\(.* is a file\\): choose another place"
-    ):
+    message = r"checkpoint.safetensors cannot be made \(.* is a file\): choose another place"
+    with pytest.raises(InputError, match=message):
         go(checkpoint=tmp_path / "file")
     for method in (bnn.NUTS(), bnn.SWAG()):
         with pytest.raises(InputError, match="keeps no checkpoints, which are for SVI and an Ensemble of it"):

@@ -99,9 +99,8 @@ FILLED_BY_METHODS = {guides.BlockGaussian, guides.Empirical}
 
 def cases():
     for parts, checks in ((PRIORS, PRIOR_CHECKS), (LIKELIHOODS, LIKELIHOOD_CHECKS), (GUIDES, GUIDE_CHECKS)):
-        yield from testing.parametrize_with_checks(
-            parts, [c for c in checks if not c.__name__.endswith("captures")]
-        ).args[1]
+        quick = [check for check in checks if not check.__name__.endswith("captures")]
+        yield from testing.parametrize_with_checks(parts, quick).args[1]
 
 
 @pytest.mark.one_in(7, 5)

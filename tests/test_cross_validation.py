@@ -20,7 +20,6 @@ import pyrobnn as bnn
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.units import Scaler
-from pyrobnn.guides.empirical import Empirical
 from pyrobnn.posterior.record import FitRecord
 
 NOISE, SCALE = 0.7, 1.5
@@ -159,7 +158,7 @@ def stored(draws, name):
     """A posterior that holds draws (chain, draw, 3) of the linear model."""
     model, example, one = linear_model(), (DATA.x[:1], DATA.y[:1]), Scaler.identity()
     with local_parameters():
-        guide = Empirical(num_chains=draws.shape[0], num_draws=draws.shape[1]).build(model, *example)
+        guide = bnn.guides.Empirical(num_chains=draws.shape[0], num_draws=draws.shape[1]).build(model, *example)
     guide.hold(draws, torch.zeros(*draws.shape[:2], 0))
     record = FitRecord(method={"type": name})
     return bnn.Posterior(model, guide, example=example, x_scaler=one, y_scaler=one, seed=0, record=record)

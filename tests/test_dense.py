@@ -12,7 +12,6 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.distributions.targets import LabelOrIgnored
-from pyrobnn.guides import Laplace
 from pyrobnn.likelihoods import Categorical, DenseCategorical
 from pyrobnn.likelihoods.dense_categorical import DenseCategoricalFromLogits
 
@@ -75,7 +74,7 @@ def plain(x, y):
 )
 def test_the_posterior_is_that_of_rows_without_those_that_have_no_label(structure, curvature):
     """At the same mode; a Kronecker product, exact for neither, also takes the inputs of positions without a label."""
-    guide = Laplace(structure=structure, curvature=curvature)
+    guide = bnn.guides.Laplace(structure=structure, curvature=curvature)
     rows = bnn.fit(model(Rows, Categorical()), plain(X[KEPT], Y[KEPT]), bnn.SVI(guide=guide), seed=0, progress=False)
     mode = {name: value.detach() for name, value in rows.guide.points_by_name().items()}
     around = {"weights": mode, "progress": False}
@@ -168,9 +167,8 @@ def test_sequences_may_differ_in_length_from_batch_to_batch(engine):
     assert posterior.predict(X[:2, :4]).class_probs.shape == (2, 4, CLASSES)
     padded = [(x, torch.cat([y, torch.full((4, T - y.shape[1]), IGNORED)], 1)) for x, y in batches()]
     padded = [(torch.cat([x, x.new_zeros(4, T - x.shape[1], 2)], 1), y) for x, y in padded]
-    same = bnn.fit(
-        model(Last), bnn.Loader(padded, num_data=12), bnn.SVI(steps=30), seed=0, progress=False, engine=engine
-    )
+    loader = bnn.Loader(padded, num_data=12)
+    same = bnn.fit(model(Last), loader, bnn.SVI(steps=30), seed=0, progress=False, engine=engine)
     torch.testing.assert_close(posterior.predict(X).class_probs, same.predict(X).class_probs)
 
 
@@ -223,7 +221,6 @@ def test_inputs_whose_labels_would_not_have_the_shape_of_the_predictions_are_ref
     images, labels = X.movedim(-1, 1)[:, :, None].repeat(1, 1, 2, 1), Y[:, None].repeat(1, 2, 1)
     with pytest.raises(bnn.InputError, match=r"`x` must have shape \(N, 2, 2, 5\), got \(14, 2, 5, 2\)"):
         posterior(Grid, images, labels).predict(images.mT)
-    with pytest.raises(
-        bnn.InputError, match=r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by bat"
-    ):
+    message = r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by bat"
+    with pytest.raises(bnn.InputError, match=message):
         posterior(Last, X, Y).predict(bnn.Loader(batches(), num_data=12))

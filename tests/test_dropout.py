@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from torch.nn.functional import logsigmoid
 
 import pyrobnn as bnn
-from pyrobnn import priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides import Dropout, Map
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("local")
 def make(net=None, prior=None, dtype=F64):
     with seeded(0):
         net = net or bnn.MLP(INPUTS, [HIDDEN], 1, activation="tanh").build()
-        prior = priors.Normal(SCALE) if prior is None else prior
+        prior = bnn.priors.Normal(SCALE) if prior is None else prior
         return bnn.BNN(net.to(dtype), prior=prior, likelihood=bnn.likelihoods.Gaussian(NOISE))
 
 

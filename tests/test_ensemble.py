@@ -130,9 +130,8 @@ def test_a_mixture_at_its_means_has_one_draw_of_each_member(mixture):
 def test_a_mixture_refuses_what_does_not_belong_together(mixture):
     with pytest.raises(InputError, match="needs posteriors, at least one"):
         bnn.Mixture([])
-    other = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0)).fit(
-        *regression(), seed=0, steps=2, progress=False
-    )
+    smaller = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0))
+    other = smaller.fit(*regression(), seed=0, steps=2, progress=False)
     with pytest.raises(InputError, match="the same weights"):
         bnn.Mixture([mixture.members[0], other])
     raw = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0)).fit(*regression(), seed=0, steps=2, progress=False)

@@ -1,6 +1,7 @@
 """Every way to use pyrobnn wrongly is refused with a message that helps, before anything is trained or changed."""
 
 import functools
+import inspect
 import re
 import warnings
 
@@ -264,12 +265,6 @@ def test_refused(name):
         call()
 
 
-def unannotated(function):
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
-
-
 SVI, DATA = bnn.SVI(steps=1), bnn.Data(X, Y)
 MIXED = r"data come before the method: \w+\(model, data, method, seed=0\)"
 OF_TYPES = [
@@ -286,7 +281,7 @@ OF_TYPES = [
 def test_what_types_enforce_at_every_call_is_refused_without_them(function, arguments, seed, message):
     """The function behind the annotation, which the tests would otherwise enforce first."""
     with refused(message):
-        unannotated(function)(make_bnn(net()), *arguments, seed=seed)
+        inspect.unwrap(function)(make_bnn(net()), *arguments, seed=seed)
 
 
 def test_a_network_alone_is_no_model():

@@ -12,7 +12,6 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
-from pyrobnn.guides.correlated import LowRank
 from pyrobnn.inference.several.swag import _Path
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -207,11 +206,8 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
         bnn.SVI(guide="map", optimizer="sgd", lr=0.005, steps=12, schedule=schedule, kl_warmup=warm_up)
         for (schedule, _), warm_up in zip(SCHEDULES, warm_ups, strict=True)
     ]
-    model = bnn.BNN(
-        bnn.MLP(3, [], 1, bias=False, dtype="float64"),
-        likelihood=bnn.likelihoods.Gaussian(1.0),
-        prior=bnn.priors.Normal(1.0),
-    )
+    net = bnn.MLP(3, [], 1, bias=False, dtype="float64")
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
     found = bnn.fit_replicates(model, (X, Y), methods, seed=3, **KIND)
     for posterior, (_, build), warm_up in zip(found, SCHEDULES, warm_ups, strict=True):
         still = bnn.fit(model, (X, Y), bnn.SVI(guide="map", lr=1e-300, steps=1), seed=posterior.seed, **KIND)
@@ -230,7 +226,7 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
 def test_swag_has_the_moments_of_its_path():
     path = np.random.default_rng(5).normal(size=(12, 4))
     model = linear(bnn.likelihoods.Gaussian(1.0))
-    posterior = bnn.fit(model, (X, Y), bnn.SVI(guide=LowRank(5), steps=1), seed=0, **KIND)
+    posterior = bnn.fit(model, (X, Y), bnn.SVI(guide=bnn.guides.LowRank(5), steps=1), seed=0, **KIND)
     collected = _Path(5, width=1, factor=1.0)
     for weights in path:
         collected.step(torch.tensor(weights), is_kept=True)

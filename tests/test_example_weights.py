@@ -92,9 +92,8 @@ def test_what_cannot_be_weighted_is_refused(case):
 
 
 def test_a_mini_batch_is_scaled_by_the_plate_and_its_weights_alone():
-    model = bnn.BNN(
-        nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
-    ).eval()
+    likelihood, prior = bnn.likelihoods.Gaussian(scale=1.0), bnn.priors.Normal(1.0)
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=likelihood, prior=prior).eval()
     x, y, weights = torch.randn(4, 1), torch.randn(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
     trace = poutine.trace(model).get_trace(x, y, weights, num_data=12)
     log_prob = torch.distributions.Normal(trace.nodes["_RETURN"]["value"][:, 0], 1.0).log_prob(y)

@@ -27,9 +27,8 @@ NOISE = 0.4
 def linear_problem(num=30, dim=2):
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(num, dim, generator=generator, dtype=torch.float64)
-    return x, x @ torch.tensor([1.5, -0.7], dtype=torch.float64) + NOISE * torch.randn(
-        num, generator=generator, dtype=torch.float64
-    )
+    errors = NOISE * torch.randn(num, generator=generator, dtype=torch.float64)
+    return x, x @ torch.tensor([1.5, -0.7], dtype=torch.float64) + errors
 
 
 def linear_model(prior_scale=0.8):
@@ -238,11 +237,8 @@ def test_krassers_sinusoid_is_fitted_and_unsure_outside_the_data():
     inside, outside = x[:, 0].abs() <= 0.5, x[:, 0].abs() > 1
     errors, ratios = [], []
     for seed in range(8):
-        model = bnn.BNN(
-            bnn.MLP(1, [20, 20], 1),
-            prior=bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True),
-            likelihood=bnn.likelihoods.Gaussian(scale=1.0),
-        )
+        prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
+        model = bnn.BNN(bnn.MLP(1, [20, 20], 1), prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
         method = bnn.SVI(guide=bnn.guides.MeanField(init_loc="prior", init_rho=0.0), steps=1500, lr=0.03)
         how = {"seed": seed, "engine": "captured", "progress": False}
         posterior = bnn.fit(model, bnn.datasets.sinusoid(seed=seed), method, **how)

@@ -8,7 +8,6 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import pyrobnn as bnn
-from pyrobnn import InputError
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn.guides import Laplace
 
@@ -199,7 +198,7 @@ def test_scales_are_measured_around_batch_normalisation(tracked):
     ids=["laplace", "around", "evidence", "linearised"],
 )
 def test_curvature_of_outputs_that_depend_on_each_other_is_refused(fit):
-    with pytest.raises(InputError, match="normalises by the statistics of each batch"):
+    with pytest.raises(bnn.InputError, match="normalises by the statistics of each batch"):
         fit(model_of(normalised()), bnn.Data(CODES.float(), Y))
 
 

@@ -89,10 +89,9 @@ def test_a_mode_that_lbfgs_seeks_is_sought_from_there():
     """
     net = bnn.MLP(1, [6], 1, activation="tanh")
     known = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.1))
-    first = quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto")
-    second, other = (
-        quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto", seed=5, start=start) for start in (first, None)
-    )
+    by_map = bnn.SVI(guide="map")
+    first = quick(known, by_map, (X, Y), engine="auto")
+    second, other = (quick(known, by_map, (X, Y), engine="auto", seed=5, start=start) for start in (first, None))
     needed = first.mean()["0.weight"].abs()[:, 0] > 0.1
     assert bool(needed.any())
     masks = {"0.weight": needed[:, None], "0.bias": needed, "2.weight": needed[None], "2.bias": torch.tensor([True])}

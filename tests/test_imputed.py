@@ -66,9 +66,8 @@ def test_draws_have_the_conditional_mean_and_variance():
 @pytest.mark.parametrize(("num", "at"), [(60, 1.5), (60, 5.0), (400, 4.0), (400, 8.0)])
 def test_rows_outside_of_the_others_have_the_conditional_mean_and_variance(num, at):
     """The closed form of normals, with the uncertainty of the slope, over 6 tables."""
-    drawn = np.stack(
-        [Imputer(normals(0.8, num, seed)[:, :2]).copies(np.array([[at, np.nan]] * 40), 5)[..., 1] for seed in range(6)]
-    )
+    rows, tables = np.array([[at, np.nan]] * 40), [normals(0.8, num, seed)[:, :2] for seed in range(6)]
+    drawn = np.stack([Imputer(table).copies(rows, 5)[..., 1] for table in tables])
     scale = 0.6 * (1 + (1 + at**2) / num) ** 0.5
     np.testing.assert_allclose(drawn.std((1, 2)).mean(), scale, rtol=0.12)
     assert abs(drawn.mean() - 0.8 * at) < 3 * 0.6 * ((1 + at**2) / num / 6) ** 0.5 + 0.05

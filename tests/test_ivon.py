@@ -31,12 +31,8 @@ def linear(prior=UNIT):
 
 def network(**parts):
     """One layer without a prior, one whose prior is not normal, one that is, and noise that is learned."""
-    prior = {
-        "0.weight": bnn.priors.Normal(0.7, loc=0.1),
-        "0.bias": "laplace",
-        "2.weight": bnn.priors.Normal(1.0),
-        "2.bias": None,
-    }
+    normals = {"0.weight": bnn.priors.Normal(0.7, loc=0.1), "2.weight": bnn.priors.Normal(1.0)}
+    prior = normals | {"0.bias": "laplace", "2.bias": None}
     return bnn.BNN(bnn.MLP(3, [5], 1), **({"prior": prior, "likelihood": "gaussian"} | parts))
 
 

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._core.random import seeded
-from pyrobnn.guides import Laplace
 from pyrobnn.posterior.output_covariance import functional
 
 F64 = torch.float64
@@ -51,7 +50,7 @@ def ours(name, structure, **settings):
     net, task, x, y = case(name)
     likelihood = bnn.likelihoods.Gaussian(scale=NOISE) if task == "regression" else "categorical"
     model = bnn.BNN(net, prior=bnn.priors.Normal(PRIOR_PRECISION**-0.5), likelihood=likelihood)
-    setting = Laplace(structure=structure, joint_bias=False, batch_size=7, **settings)
+    setting = bnn.guides.Laplace(structure=structure, joint_bias=False, batch_size=7, **settings)
     data = bnn.Data(x, y[:, 0] if task == "regression" else y, standardize=False)
     return setting.around(model, data, progress=False, device="cpu")
 

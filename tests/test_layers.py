@@ -75,8 +75,7 @@ GUIDES = registered(
     guides.registry,
     [
         guides.Auto("AutoNormal"),
-        guides.MeanField(noise="local"),
-        guides.MeanField(noise="flipout"),
+        *(guides.MeanField(noise=noise) for noise in ("local", "flipout")),
         guides.Dropout(0.3, learned=True, per_example=True),
     ],
 )

@@ -289,15 +289,8 @@ def test_a_fit_that_is_stopped_keeps_its_best_cycle():
 def test_validation_waits_while_the_objective_is_measured():
     """No score of parameters that stand still, so that patience counts steps that train."""
     x, y = LINE[::2], SINE[::2]
-    posterior = bnn.fit(
-        network(),
-        (LINE[1::2], SINE[1::2]),
-        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
-        validation=(x, y),
-        seed=0,
-        progress=False,
-        engine="captured",
-    )
+    method = bnn.SVI(patience=4, eval_every=250, max_steps=9600)
+    posterior = quick(network(), method, (LINE[1::2], SINE[1::2]), validation=(x, y), engine="captured")
     steps = np.array(posterior.history.validation_steps)
     assert len(steps) > 5
     assert not ((steps > 2550) & (steps <= 2500 + 500)).any()

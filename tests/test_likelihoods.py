@@ -391,10 +391,8 @@ def test_refused(name):
 def test_replicates_have_priors_of_their_own_for_the_noise():
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
     x = torch.linspace(-1, 1, 8)[:, None]
-    models = [
-        bnn.BNN(nn.Linear(1, 1), likelihood=lik.Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))
-        for rate in (20.0, 2000.0)
-    ]
+    noises = [lik.Gaussian(noise.Gamma(200.0, rate)) for rate in (20.0, 2000.0)]
+    models = [bnn.BNN(nn.Linear(1, 1), likelihood=each, prior=bnn.priors.Normal(1.0)) for each in noises]
     method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
     together = bnn.fit_replicates(models, (x, x[:, 0]), method, seed=0, engine="captured", progress=False)
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]

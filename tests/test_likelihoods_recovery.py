@@ -69,13 +69,11 @@ CASES = {
 
 
 def hessian(function, at, step=1e-3):
+    def mixed(a, b):
+        return sum(s * r * function(at + s * a + r * b) for s in (-1, 1) for r in (-1, 1)) / (4 * step**2)
+
     shifts = step * np.eye(len(at))
-    return np.array(
-        [
-            [sum(s * r * function(at + s * a + r * b) for s in (-1, 1) for r in (-1, 1)) for b in shifts]
-            for a in shifts
-        ]
-    ) / (4 * step**2)  # fmt: skip
+    return np.array([[mixed(a, b) for b in shifts] for a in shifts])
 
 
 def estimate(name):

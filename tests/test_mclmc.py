@@ -28,7 +28,6 @@ LARGEST_Z = 5.0
 NET = bnn.MLP(1, [5], 1, activation="tanh")
 SMALL = bnn.BNN(NET, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
 DATA = bnn.Data((X := torch.linspace(-1, 1, 24)[:, None]), torch.sin(3 * X[:, 0]))
-POINTS = bnn.SVI(guide="map", steps=50, lr=0.05)
 
 
 def numbers(*shape, seed=0):
@@ -235,9 +234,8 @@ def test_the_warm_up_finds_units_step_size_and_length(dtype):
     """A Gaussian of deviations 0.01 to 10: units within a factor of 1.5, and the change of the energy near its aim."""
     scales = torch.logspace(-2, 1, 12, dtype=dtype)
     torch.manual_seed(0)
-    walk = Walk(
-        lambda z: (0.5 * (z / scales).square().sum(1), z / scales.square()), scales * torch.randn(3, 12).to(dtype)
-    )
+    start = scales * torch.randn(3, 12).to(dtype)
+    walk = Walk(lambda z: (0.5 * (z / scales).square().sum(1), z / scales.square()), start)
     tuned = warm_up(walk, 2400)
     ratios = walk.state.root / scales
     assert float(ratios.min()) > 1 / 1.5
@@ -311,7 +309,7 @@ def test_a_single_latent_is_refused():
 
 def test_chains_start_at_the_members():
     """The start of each chain is the point of the member of that number, in the unconstrained latents of the model."""
-    members = run(bnn.Ensemble(POINTS, members=3)).members
+    members = run(bnn.Ensemble(bnn.SVI(guide="map", steps=50, lr=0.05), members=3)).members
     target = Target(SMALL, make_source(DATA, SMALL, None, seed=0), "cpu", 0, members)
     starts = target.starts(3)
     for start, member in zip(starts, members, strict=True):

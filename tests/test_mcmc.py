@@ -24,8 +24,7 @@ from pyrobnn.inference.mcmc.mcmc import Leapfrog, PhasePoint, turns_back
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
 G = torch.Generator()
 X = torch.randn(20, 2, generator=G.manual_seed(0), dtype=F64) @ torch.tensor([[1.0, 0.6], [0.0, 0.8]], dtype=F64)
-ERRORS = NOISE * torch.randn(20, generator=G.manual_seed(1)).to(F64)
-Y = X @ torch.tensor([1.0, -0.5], dtype=F64) + 0.3 + ERRORS
+Y = X @ torch.tensor([1.0, -0.5], dtype=F64) + 0.3 + NOISE * torch.randn(20, generator=G.manual_seed(1)).to(F64)
 INFERRED_NOISE = bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})
 KNOWN = {"likelihood": bnn.likelihoods.Gaussian(NOISE), "prior": bnn.priors.Normal(1.0)}
 LARGEST_Z = 4.5

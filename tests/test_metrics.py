@@ -450,13 +450,10 @@ def test_a_prediction_against_itself_differs_nowhere():
 
 REAL, LABELS = normals(3), classes(3, 3)
 COUNTS = bnn.Prediction(dist.Poisson(torch.ones(2, 3)))
+BETWEEN = "`levels` must be a list of numbers between 0 and 1, such as .0.95., got"
 REFUSED = {
-    "`levels` must be a list of numbers between 0 and 1, such as .0.95., got 0.9": lambda: score(
-        REAL, [0.0] * 3, levels=0.9
-    ),
-    "`levels` must be a list of numbers between 0 and 1, such as .0.95., got .95.0": lambda: score(
-        REAL, [0.0] * 3, levels=[95.0]
-    ),
+    f"{BETWEEN} 0.9": lambda: score(REAL, [0.0] * 3, levels=0.9),
+    f"{BETWEEN} .95.0": lambda: score(REAL, [0.0] * 3, levels=[95.0]),
     "There are no rows to score": lambda: score(REAL[:0], []),
     "`num_bins` must be a whole number, at least 1": lambda: reliability_bins(LABELS, [0] * 3, num_bins=0),
     "A reliability diagram needs classes": lambda: reliability_bins(REAL, [0.0] * 3),

@@ -6,7 +6,6 @@ from helpers import Net
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn import InputError
 from pyrobnn.guides import Laplace
 
 G = torch.Generator().manual_seed(0)
@@ -102,7 +101,7 @@ def test_parameters_without_entries_change_nothing(guide, used):
 
 
 def test_a_network_of_parameters_without_entries_alone_is_refused():
-    with pytest.raises(InputError, match="no trainable parameters"):
+    with pytest.raises(bnn.InputError, match="no trainable parameters"):
         bnn.BNN(nn.Linear(0, 1, bias=False))
 
 

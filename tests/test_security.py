@@ -11,7 +11,6 @@ import torch
 from typer.testing import CliRunner
 
 import pyrobnn as bnn
-from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.posterior.record import FitRecord
 
@@ -169,7 +168,7 @@ def test_names_cannot_speak_to_the_terminal(target, tmp_path):
     (line,) = done.stderr.splitlines()
     assert line.isprintable()
     assert r"\x1b[31mred" in line
-    assert str(InputError(f"no column {target!r}")).removeprefix("no column ") in line
+    assert str(bnn.InputError(f"no column {target!r}")).removeprefix("no column ") in line
 
 
 @pytest.mark.slow
@@ -196,7 +195,7 @@ def test_a_spec_writes_nowhere_but_into_its_run_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..", "a/../../b", "\0"])
 def test_a_data_set_by_name_is_no_path(name):
-    with pytest.raises(InputError, match="Unknown data set"):
+    with pytest.raises(bnn.InputError, match="Unknown data set"):
         bnn.datasets.load(name)
 
 

@@ -123,9 +123,8 @@ def test_density_of_all_chains_has_the_gradient_of_each(own_batches):
 @pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
 @pytest.mark.parametrize("batch_size", ["all", 5])
 def test_network_that_vmap_cannot_take_runs_chain_by_chain(batch_size):
-    setting = bnn.SGLD(
-        step_size=1e-4, num_draws=3, burn_in=0, thinning=1, num_chains=2, batch_size=batch_size, init="prior"
-    )
+    draws = {"num_draws": 3, "burn_in": 0, "thinning": 1, "num_chains": 2}
+    setting = bnn.SGLD(step_size=1e-4, batch_size=batch_size, init="prior", **draws)
     model = linear_model()
     plain = run(setting, model).guide.draws
     net = Branching(nn.Linear(2, 1, bias=False).double())

@@ -215,9 +215,8 @@ TOLD = {
 
 @pytest.mark.parametrize("kind", TOLD)
 def test_a_number_that_a_loader_cannot_tell_is_asked_for(kind):
-    with pytest.raises(
-        bnn.InputError, match=r"this DataLoader does not tell: pass bnn.Loader\(loader, num_data=N\) in"
-    ):
+    message = r"this DataLoader does not tell: pass bnn.Loader\(loader, num_data=N\) in"
+    with pytest.raises(bnn.InputError, match=message):
         fit_loader(TOLD[kind]())
     assert fit_loader(bnn.Loader(TOLD[kind](), num_data=85)).record.num_data == 85
 

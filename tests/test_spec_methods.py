@@ -10,7 +10,6 @@ from pyrobnn import InputError
 from pyrobnn.inference.method import guide_of
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
-DATA = '[data]\nname = "sinusoid"\n'
 SVI = '[fit]\ntype = "svi"\nsteps = 7\nlr = 0.1\nseed = 4\n'
 ENSEMBLE = '[fit]\ntype = "ensemble"\nmembers = 3\nseed = 4\n[fit.method]\nsteps = 7\n'
 NUTS = '[fit]\ntype = "nuts"\nnum_draws = 10\n'
@@ -19,7 +18,7 @@ SWAG = '[fit]\ntype = "swag"\nrank = 3\nsteps = 30\nevery = 10\n[fit.method]\nst
 
 
 def read(tmp_path, text, *overrides):
-    (tmp_path / "spec.toml").write_text(DATA + text, encoding="utf-8")
+    (tmp_path / "spec.toml").write_text('[data]\nname = "sinusoid"\n' + text, encoding="utf-8")
     return RunSpec.from_toml(tmp_path / "spec.toml", overrides=overrides)
 
 

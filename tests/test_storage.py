@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn import InputError
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.inference import History
 from pyrobnn.storage import load
@@ -24,9 +23,8 @@ MIXTURE = bnn.priors.ScaleMixture(sigma1=1.0, sigma2=0.1, learnable=True)
 
 def fitted(net=None, *, guide="mean_field", y=Y, standardize=True, seed=3, **parts):
     model = bnn.BNN(net or bnn.MLP(2, [4], 1), **parts)
-    return model.fit(
-        X, y, guide=guide, steps=3, seed=seed, standardize=standardize, engine="eager", device="cpu", progress=False
-    )
+    settings = {"engine": "eager", "device": "cpu", "progress": False}
+    return model.fit(X, y, guide=guide, steps=3, seed=seed, standardize=standardize, **settings)
 
 
 ROUND_TRIPS = {
@@ -77,7 +75,7 @@ def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_
 
 def test_the_file_is_safetensors_without_code(tmp_path):
     bnn.save(fitted(prior=MIXTURE), tmp_path / "p")
-    with pytest.raises(InputError, match=r"holds its own network, MLP\(in_features=2, .*: leave out `net`"):
+    with pytest.raises(bnn.InputError, match=r"holds its own network, MLP\(in_features=2, .*: leave out `net`"):
         bnn.load(tmp_path / "p", net=nn.Linear(2, 1))
     before = torch.random.get_rng_state()
     bnn.load(tmp_path / "p")
@@ -98,15 +96,15 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
     bnn.save(posterior, tmp_path / "p")
     loaded = bnn.load(tmp_path / "p", net=net())
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
-    with pytest.raises(InputError, match="your own network, Sequential: pass it"):
+    with pytest.raises(bnn.InputError, match="your own network, Sequential: pass it"):
         bnn.load(tmp_path / "p")
-    with pytest.raises(InputError, match=r"net.0.weight is float64\(3, 2\) in the file and float64\(4, 2\) here"):
+    with pytest.raises(bnn.InputError, match=r"net.0.weight is float64\(3, 2\) in the file and float64\(4, 2\) here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
-    with pytest.raises(InputError, match=r"net.2.weight is float64.* here; and 2 more\. A network must be that of"):
+    with pytest.raises(bnn.InputError, match=r"net.2.weight is float64.* here; and 2 more\. A network must be that of"):
         bnn.load(tmp_path / "p", net=net().float())
-    with pytest.raises(InputError, match=r"net.2.weight is float64\(1, 3\) in the file and missing here"):
+    with pytest.raises(bnn.InputError, match=r"net.2.weight is float64\(1, 3\) in the file and missing here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3)).double())
-    with pytest.raises(InputError, match=r"net.1.running_mean is missing in the file and float64\(3,\) here"):
+    with pytest.raises(bnn.InputError, match=r"net.1.running_mean is missing in the file and float64\(3,\) here"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
 
 
@@ -151,7 +149,7 @@ def test_another_network_of_the_same_parameters_is_refused_by_its_outputs(name, 
     net, other = NETS[name]
     posterior = fitted(net().double())
     bnn.save(posterior, tmp_path / "p")
-    with pytest.raises(InputError, match="for the same weights its outputs differ"):
+    with pytest.raises(bnn.InputError, match="for the same weights its outputs differ"):
         bnn.load(tmp_path / "p", net=other().double())
     loaded = bnn.load(tmp_path / "p", net=net().double())
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
@@ -166,7 +164,7 @@ def test_what_is_not_a_setting_is_not_saved(tmp_path):
     from pyro.infer.autoguide import AutoNormal
 
     posterior = fitted(guide=lambda model: AutoNormal(model, init_scale=0.1))
-    with pytest.raises(InputError, match="guide was not fitted from a setting"):
+    with pytest.raises(bnn.InputError, match="guide was not fitted from a setting"):
         bnn.save(posterior, tmp_path / "p")
     assert not list(tmp_path.iterdir())
 
@@ -201,7 +199,7 @@ def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back(tmp_path):
 def test_what_the_file_cannot_hold_is_refused_before_anything_is_written(value, tmp_path):
     posterior = fitted()
     posterior.record.extra.update({"mine": {"a": value}})
-    with pytest.raises(InputError, match=r"`info\.extra\.mine\.a.*` cannot be saved, it is"):
+    with pytest.raises(bnn.InputError, match=r"`info\.extra\.mine\.a.*` cannot be saved, it is"):
         posterior.save(tmp_path / "p")
     assert not list(tmp_path.iterdir())
 

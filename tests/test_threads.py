@@ -172,11 +172,8 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
     """It gets the bits that it gets alone, before the method ends, and the method the bits that it has alone."""
     posterior, method = fit(0), METHODS[name]
     wanted = posterior.predict(X, num_draws=5, seed=1).mean
-    model = bnn.BNN(
-        Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
-        likelihood=NOISE,
-        prior=bnn.priors.Normal(1.0),
-    )
+    net = Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model = bnn.BNN(net, likelihood=NOISE, prior=bnn.priors.Normal(1.0))
 
     def run():
         return quick(model, method, (X, X[:, 0]), seed=2).draw(20)

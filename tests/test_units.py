@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn import InputError
 from pyrobnn import likelihoods as lik
 from pyrobnn.distributions.units import Moments, Scaler
 from pyrobnn.metrics import pit, score
@@ -198,7 +197,7 @@ def test_constant_targets_are_predicted_in_their_unit(num_rows):
 def test_targets_that_the_network_cannot_tell_apart_are_refused():
     model, method = bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2)
     for name, x, y in (("y", X, Y + 1e8), ("x", X + 1e8, Y), ("y", X, ((Y + 1e8) * 100).long())):
-        with pytest.raises(InputError, match=f"`{name}`.* varies by .* in float32.*standardise"):
+        with pytest.raises(bnn.InputError, match=f"`{name}`.* varies by .* in float32.*standardise"):
             bnn.fit(model, bnn.Data(x, y), method, seed=0, engine="eager", progress=False)
     double = bnn.BNN(bnn.MLP(2, [5], 1, dtype="float64"), prior=bnn.priors.Normal(1.0))
     bnn.fit(double, bnn.Data(X, Y + 1e8), method, seed=0, engine="eager", progress=False)

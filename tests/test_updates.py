@@ -12,7 +12,6 @@ import torch
 
 from pyrobnn.inference.capture.updates import UPDATES, clip
 
-STEPS = 8
 SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -23,11 +22,10 @@ def grid(**choices):
 
 
 ADAM = grid(weight_decay=[0, 0.1], maximize=[False, True], betas=[(0.9, 0.999), (0.5, 0.8)])
+SWITCHES = {"nesterov": [False, True], "maximize": [False, True]}
 SGD = [
     options
-    for options in grid(
-        weight_decay=[0, 0.1], momentum=[0, 0.9], dampening=[0, 0.3], nesterov=[False, True], maximize=[False, True]
-    )
+    for options in grid(weight_decay=[0, 0.1], momentum=[0, 0.9], dampening=[0, 0.3], **SWITCHES)
     if not options["nesterov"] or (options["momentum"] and not options["dampening"])  # torch refuses the others
 ]
 CASES = [
@@ -44,7 +42,6 @@ def name_of(case):
     return "-".join([case[0].__name__, *(f"{key}={value}" for key, value in case[1].items() if value)])
 
 
-every_case = pytest.mark.parametrize(("cls", "options"), CASES, ids=map(name_of, CASES))
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
@@ -54,7 +51,7 @@ def random(dtype, generator, scale=1.0):
 
 @pytest.mark.one_in(6)
 @every_dtype
-@every_case
+@pytest.mark.parametrize(("cls", "options"), CASES, ids=map(name_of, CASES))
 def test_updates_are_those_of_torch(cls, options, dtype):
     """From the state after a first step, as a captured step finds it; the sizes of gradients vary, and so do maxima."""
     generator, update, close = torch.Generator().manual_seed(0), UPDATES[cls], {"rtol": TOLERANCE[dtype]}
@@ -62,7 +59,7 @@ def test_updates_are_those_of_torch(cls, options, dtype):
     optimizer = cls(parameters.values(), lr=0.1, **options)
     (settings,), values, states = optimizer.param_groups, {}, {}
     group = {key: value for key, value in settings.items() if key != "params"}
-    for step in range(STEPS):
+    for step in range(8):
         gradients, lr = random(dtype, generator, math.exp(math.sin(step))), 0.001 + 0.1 * math.cos(step) ** 2
         if step:
             rates = torch.tensor([lr, *update.rates(group, step + 1)], dtype=dtype)

@@ -175,11 +175,8 @@ def transposed(net, x):
 
 def draw_twice(guide, run=twice):
     """Outputs of a network that applies a layer twice, or uses its weight once more."""
-    model = bnn.BNN(
-        nn.Sequential(Net(run, layer=nn.Linear(3, 3))),
-        likelihood=bnn.likelihoods.Gaussian(1.0),
-        prior=bnn.priors.Normal(1.0),
-    ).train()
+    net = nn.Sequential(Net(run, layer=nn.Linear(3, 3)))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0)).train()
     x = torch.randn(4, 3)
     built = guide.build(model, x, torch.zeros(4, 3))
     return outputs(model, built, x), x, built
