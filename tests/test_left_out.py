@@ -65,13 +65,15 @@ def test_scores_of_a_linear_model_are_exact(guide):
         ("map", bnn.likelihoods.Gaussian(0.3), 200, False),
         ("laplace", bnn.likelihoods.Gaussian(0.3), 60, False),
         ("mean_field", bnn.likelihoods.Gaussian("learned"), 60, False),
+        ("map", bnn.likelihoods.Gaussian("heteroscedastic"), 100, True),
+        ("laplace", bnn.likelihoods.Gaussian("heteroscedastic"), 100, False),
     ],
 )
 def test_noise_that_is_too_small_is_told(guide, likelihood, num, is_told):
     train = sines(num)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        posterior = fit(train, guide, likelihood, 4000)
+        posterior = fit(train, guide, likelihood, 4000, outputs=1 + (likelihood.scale == "heteroscedastic"))
     found = bnn.diagnose(posterior, train, sines(100, seed=1), num_draws=20)
     assert ("memorised" in found.names) == is_told
     assert any(WORDS in str(one.message) for one in told) == is_told

@@ -189,6 +189,7 @@ RULES: dict[str, Rule] = {
     "sampled": Rule(("fit.type=nuts",), lambda e: not e.has_chains and e.posterior.bnn.num_weights <= _MOST_FOR_CHAINS),
     "sampled_groups": Rule(("fit.type=nuts",), lambda e: e.train.groups is not None and RULES["sampled"].applies(e)),
     "other_guide": Rule(("guide.type=mean_field",), lambda e: not e.has_chains and _guide(e) != "mean_field"),
+    "spread": Rule(("guide.type=laplace",), lambda e: _guide(e) == "map"),
     "ensemble": Rule(("fit.type=ensemble",), lambda e: not isinstance(e.posterior, Mixture)),
     "smoother": Rule(("prior.type=normal",), lambda e: _part(e, "prior").get("type") != "normal"),
     "spread_counts": Rule(("likelihood.type=negative_binomial",), lambda e: _likelihood(e) == "poisson"),

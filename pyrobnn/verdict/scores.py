@@ -16,6 +16,7 @@ from pyrobnn.curvature.linear_model import scores_left_out
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -171,8 +172,11 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data, *, largest: int
 
 
 def _of_member(posterior: Posterior, train: Data, largest: int) -> Tensor | None:
-    mean = None if built(posterior.guide).chains() is not None else built(posterior.guide).mean()
-    bnn, size = posterior.bnn, posterior.bnn.num_weights
+    guide, bnn, size = built(posterior.guide), posterior.bnn, posterior.bnn.num_weights
+    mean = None if guide.chains() is not None else guide.mean()
+    spreads = mean is not None and not guide.fixed_sites().issuperset(bnn.site_names)
+    if spreads and as_likelihood(bnn.settings["likelihood"]).varies_normally:  # whose deviation is far from linear
+        return None
     if mean is None or train.weights is not None or any(name not in mean for name in bnn.site_names):
         return None
     columns = len(train) * posterior.outputs.shape[-1]
