@@ -30,8 +30,8 @@ class Hierarchical(InferredScale):
     The weight and the bias of a layer have separate scales, the sites "prior.<parameter>.scale". With a gamma or
     log-normal prior tau stays away from 0, the others let it go there.
 
-    `MeanField` underestimates the spread of tau. Under `Map` the density grows without bound where weights and tau go
-    to 0 together: use a guide with spread.
+    `MeanField` underestimates the spread of tau. Where no fit has measured tau, the density under `Map` grows without
+    bound where weights and tau go to 0 together: use a guide with spread.
 
     Attributes:
         scale_prior: the prior of tau: "half_cauchy" (Gelman 2006), "half_normal", "gamma" for Gamma(2, 2 / scale),
@@ -39,7 +39,7 @@ class Hierarchical(InferredScale):
             1/2: tau is within a factor of 2.7 of the scale in 95 of 100 draws.
         scale: the scale of that prior: the median of "half_cauchy" and "log_normal", the standard deviation of the
             uncut normal of "half_normal", the mean of "gamma". A number, or "fan_in" or "he" as in `Normal`. The guide
-            starts there.
+            starts there if tau is not measured.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Hierarchical("gamma"))
