@@ -466,6 +466,8 @@ REFUSED = {
     "got 'entrop'. Did you mean 'entropy'": lambda: bnn.score_ood(LABELS, LABELS, by="entrop"),
     "table with two rows or more": lambda: bnn.metrics.permutation_importance(None, bnn.Data([[1.0]], [1.0])),
     "`class_names` must name 3 classes, got 2": lambda: bnn.metrics.confusion(LABELS, [0, 1, 2], class_names="ab"),
+    "`predict_dist.X.` of an estimator, got BNNRegressor": lambda: bnn.score(bnn.BNNRegressor(), [0.0]),
+    "got BNNRegressor: .* estimator its `.posterior_": lambda: bnn.diagnose(bnn.BNNRegressor(), ([[0.0]], [0.0])),
     "`confusion` needs classes": lambda: bnn.metrics.confusion(REAL, [0.0] * 3),
     "need a likelihood with a known distribution function, got Categorical": lambda: bnn.metrics.pit(LABELS, [0, 1, 2]),
     "whole-number labels, got values such as 0.3": lambda: bnn.metrics.confusion(LABELS, [0.3, 1, 2]),

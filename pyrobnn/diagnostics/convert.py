@@ -23,6 +23,7 @@ from pyrobnn.diagnostics.audit import log_prior_density
 from pyrobnn.diagnostics.monitored import Monitored
 from pyrobnn.guides.base import built
 from pyrobnn.inference.around import PriorGuide
+from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
@@ -82,9 +83,7 @@ def to_datatree(
     """
     import arviz_base as az  # arviz itself would load its plots and statistics, too
 
-    if not isinstance(posterior, (Posterior, Mixture)):
-        said = f"`posterior` must be a posterior or a mixture, got {type(posterior).__name__}: pass the result of `fit`"
-        raise InputError(f"{said}, of an estimator its `posterior_`, and of several fits `bnn.Mixture(fits)`.")
+    require_posterior(posterior)
     seed, data = posterior.seed if seed is None else seed, in_memory(data)
     sites = _example(posterior, data, seed)
     monitored = Monitored.of(sites, posterior.bnn.site_names, data.feature_names, monitor)

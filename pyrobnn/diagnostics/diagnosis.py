@@ -10,6 +10,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.loader import in_memory
 from pyrobnn.diagnostics.checks import CHECKS
 from pyrobnn.diagnostics.predictive_checks import PASSED
+from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -161,6 +162,7 @@ def diagnose(
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
+    require_posterior(posterior)
     train = in_memory(train, collect=True, weighted=True)
     test = None if test is None else in_memory(test, collect=True)
     check_targets(posterior, train.y)

@@ -43,7 +43,7 @@ from pyrobnn.verdict.evidence import Evidence
 
 _LARGEST_BLOCK = 2**24  # values that a block of predictions holds at most
 _FITTING = "fitting (verbose=True shows more)"
-_LEARNS = "partial_fit makes the posterior so far the prior of the next batch"
+_LATER = "partial_fit makes the posterior so far the prior of the next batch"
 
 type HeldOut = tuple[ArrayLike, ArrayLike] | None  # rows (X, y) that a fit has not seen
 
@@ -83,18 +83,13 @@ class AbstractBNN(Parameters):
 
     @_for_estimators()
     def _partial_fit(self, X: ArrayLike, y: ArrayLike, weight: PerRow, declared: TargetKind | None = None) -> Self:
-        """Fit to the first examples, or go on from the posterior so far; the newest rows alone may suit a constant."""
-        method = self._choice(learns_on=True).candidates[0].method
-        guide = as_guide(guide_of(method))
-        if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
-            raise InputError(
-                f"{_LEARNS}, and {guide!r} leaves points without a spread: use another, such as 'laplace'."
-            )
+        """Fit to the first examples, or go on from the posterior so far: newest rows alone may suit a constant."""
+        _require_spread(self._choice(learns_on=True).candidates[0].method)
         if not hasattr(self, "_fitted"):
             return self._infer(*self._examples(X, self._targets(y, declared), weight), learns_on=True)
         so_far = self._fitted
         if self.method is None and built(so_far.posterior.members[0].guide).chains() is not None:
-            raise InputError(f"{_LEARNS}, as independent normals, and Markov chains have none: begin with partial_fit.")
+            raise InputError(f"{_LATER}, as independent normals, and Markov chains have none: begin with partial_fit.")
         coding, data = self._examples(X, self._targets(y, so_far.coding.kind), weight, known=so_far.coding)
         choice = choose(replace(so_far.facts, given=self._given(), learns_on=True))
         with waiting(_FITTING, shown=self.verbose is None):
@@ -122,7 +117,8 @@ class AbstractBNN(Parameters):
         """Return the coding that rows teach, or that is `known`, and the rows of weights above 0 as numbers."""
         check_count(self.num_draws, "num_draws")
         table = checked_inputs(self, X, None if known is None else known.encoder)
-        columns, (y, kind) = table.columns, targets
+        columns = table.columns
+        y, kind = targets
         check_consistent_length(columns, y)
         weights = self._weights(targets, weight)
         group_numbers = None if groups is None else numbered(groups, len(columns), "groups")
@@ -158,13 +154,13 @@ class AbstractBNN(Parameters):
             >>> regressor.predict_dist([[0.5]])
             Prediction(Normal, num_draws=500, num_inputs=1)
         """
-        return self._predict_rows(self._inputs(X)).named_as(X)
+        return self._predict_encoded(self._encoded(X)).named_as(X)
 
     def outside(self, X: ArrayLike) -> pd.DataFrame:
         """Return counts of unknown categories, missing values and numbers beyond those of the fit, by column."""
         return self.encoder_.outside(checked_inputs(self, X, self.encoder_).columns).table
 
-    def _inputs(self, X: ArrayLike) -> np.ndarray:
+    def _encoded(self, X: ArrayLike) -> np.ndarray:
         """Return rows as numbers (N, features), NaN in gaps; warn of what the fit had not."""
         encoder = self.encoder_
         columns = checked_inputs(self, X, encoder).columns
@@ -177,19 +173,19 @@ class AbstractBNN(Parameters):
             warn_user(outside.warning)
         return encoder.matrix(columns)
 
-    def _predict_rows(self, inputs: np.ndarray) -> Prediction:
+    def _predict_encoded(self, inputs: np.ndarray) -> Prediction:
         return predict_copies(self.posterior_, self._fitted.coding.imputer, inputs, num_draws=int(self.num_draws))
 
-    def _read(self, X: ArrayLike, read: Callable[[Prediction], tuple[Tensor, ...]]) -> list[np.ndarray]:
-        """Return what `read` takes from predictions, by blocks of rows, so that memory is bounded."""
-        inputs = self._inputs(X)
+    def _predict_parts(self, X: ArrayLike, parts_of: Callable[[Prediction], tuple[Tensor, ...]]) -> list[np.ndarray]:
+        """Return parts of predictions, such as means; predictions are made of blocks of rows, which bounds memory."""
+        inputs = self._encoded(X)
         size = max(1, _LARGEST_BLOCK // (self.num_draws * max(1, math.prod(self._fitted.coding.kind.shape))))
         blocks = list[tuple[Tensor, ...]]()
         for start in range(0, len(inputs), size):
-            prediction = self._predict_rows(inputs[start : start + size])
+            prediction = self._predict_encoded(inputs[start : start + size])
             prediction.first_row = start
-            blocks.append(read(prediction))
-        return [torch.cat(parts).double().cpu().numpy() for parts in zip(*blocks, strict=True)]
+            blocks.append(parts_of(prediction))
+        return [torch.cat(part).double().cpu().numpy() for part in zip(*blocks, strict=True)]
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted estimator to a new file for `load`, which executes nothing in it, and return the file.
@@ -226,9 +222,9 @@ class AbstractBNN(Parameters):
 
         with new_file(Path(path), replaces=False) as file:
             evidence = self._evidence(X, y, held_out)
-            judged, diagnosis = evidence.judged, _diagnosed(evidence)
-            scores, simple = score(evidence.prediction, judged.y), simple_scores(evidence, evidence.copies, judged.y)
-            facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(judged))
+            diagnosis, y_judged = _diagnosed(evidence), evidence.judged.y
+            scores, simple = score(evidence.prediction, y_judged), simple_scores(evidence, evidence.copies, y_judged)
+            facts = report.RunFacts(layout=self.encoder_.layout(), num_scored=len(y_judged))
             page = report.render(evidence, diagnosis, scores, simple, facts)
             file.write_text(page.html, encoding="utf-8")
         return Path(path)
@@ -244,10 +240,11 @@ class AbstractBNN(Parameters):
         evidence = Evidence(posterior, train, seed=posterior.seed, **names)
         if held_out is None:
             return evidence
-        given, (targets, _) = self._inputs(held_out[0]), self._targets(held_out[1], coding.kind)
-        x = given if coding.imputer is None else coding.imputer.copies(given, 1)[0]
-        test = Data(x, targets, feature_names=train.feature_names)
-        return replace(evidence, held_out=test, given=given, imputer=coding.imputer)
+        inputs = self._encoded(held_out[0])
+        targets, _ = self._targets(held_out[1], coding.kind)
+        complete = inputs if coding.imputer is None else coding.imputer.copies(inputs, 1)[0]
+        test = Data(complete, targets, feature_names=train.feature_names)
+        return replace(evidence, held_out=test, given=inputs, imputer=coding.imputer)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -255,24 +252,33 @@ class AbstractBNN(Parameters):
         return tags
 
 
+def _require_spread(method: Any) -> None:
+    """Refuse a method whose posterior is a point without a spread, which is no prior."""
+    guide = as_guide(guide_of(method))
+    if guide.seeks_mode and guide.curvature is None and not method.offer().spreads:
+        said = f"{_LATER}, and {guide!r} leaves points without a spread"
+        raise InputError(f"{said}: use another, such as 'laplace'.")
+
+
 def fit_on(so_far: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Posterior | Mixture:
     """Return the posterior with that so far, as independent normals, for its prior, for each member by itself."""
-    later: dict[Posterior, Any] = {}
+    updated: dict[Posterior, Any] = {}
     for index, member in enumerate(dict.fromkeys(so_far.members)):
         for name, value in member.bnn.net.named_parameters():
             if value.requires_grad:
-                raise InputError(f"{_LEARNS}, and {name!r} has no prior: give all weights a prior.")
-        of_member = replace(run, seed=derive(run.seed, f"member {index}"))
-        later[member] = fit_in_silence(update_prior(member), examples, method.learning_on(), of_member)
-    first = later[so_far.members[0]]
+                raise InputError(f"{_LATER}, and {name!r} has no prior: give all weights a prior.")
+        own_run = replace(run, seed=derive(run.seed, f"member {index}"))
+        updated[member] = fit_in_silence(update_prior(member), examples, method.learning_on(), own_run)
+    first = updated[so_far.members[0]]
     first.note(measured=so_far.record.measured)
     if not isinstance(so_far, Mixture):
         return first
-    return Mixture([later[member] for member in so_far.members], seed=run.seed, record=first.record)
+    return Mixture([updated[member] for member in so_far.members], seed=run.seed, record=first.record)
 
 
 def _diagnosed(evidence: Evidence) -> Diagnosis:
     """Return a diagnosis whose remedies are parameters of estimators."""
     found = diagnosis_of(evidence)
-    pairs = [(one, one.remedy and replace(one.remedy, python=one.remedy.code("estimator"))) for one in found.findings]
-    return replace(found, findings=tuple(replace(one, remedy=remedy) for one, remedy in pairs))
+    remedies = [one.remedy and replace(one.remedy, python=one.remedy.code("estimator")) for one in found.findings]
+    findings = [replace(one, remedy=remedy) for one, remedy in zip(found.findings, remedies, strict=True)]
+    return replace(found, findings=tuple(findings))

@@ -94,7 +94,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         return np.asarray(pd.Index(classes).get_indexer(labels)), TargetKind((len(classes),), classes)
 
     def _weights(self, targets: Targets, weight: PerRow) -> np.ndarray | None:
-        (codes, kind), weights = targets, checked_weights(weight, targets[0])
+        codes, kind = targets
+        weights = checked_weights(weight, codes)
         if self.class_weight is None:
             return weights
         by_class = np.asarray(compute_sample_weight(self.class_weight, kind.classes[codes]))
@@ -112,5 +113,5 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             >>> classifier.predict_proba([[0.0], [1.0]]).sum(1)
             array([1., 1.])
         """
-        (probs,) = self._read(X, lambda prediction: (prediction.class_probs,))
+        (probs,) = self._predict_parts(X, lambda prediction: (prediction.class_probs,))
         return np.asarray(probs / probs.sum(1, keepdims=True))

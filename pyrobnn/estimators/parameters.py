@@ -97,7 +97,6 @@ class Parameters(BaseEstimator):
         return choice.facts.given.method or choice.rule.parts(choice.facts)[0].method
 
     def _run(self) -> Run:
-        """Return the arguments of a run; a `RandomState` moves on by one number."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Run(seed=seed, device=self.device, engine=self.engine, progress=bool(self.verbose))
 

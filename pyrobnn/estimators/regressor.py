@@ -68,7 +68,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
             >>> mean, std = regressor.predict([[0.5]], return_std=True)
         """
-        means, stds = self._read(X, _centres)
+        means, stds = self._predict_parts(X, _centres)
         return (means, stds) if return_std else means
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +78,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit([[0.0], [1.0]], [0, 1])
             >>> lower, upper = regressor.predict_interval([[0.5]], level=0.9)
         """
-        lower, upper = self._read(X, lambda prediction: prediction.interval(level))
+        lower, upper = self._predict_parts(X, lambda prediction: prediction.interval(level))
         return lower, upper
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:

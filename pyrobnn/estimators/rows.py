@@ -38,8 +38,9 @@ def checked_inputs(estimator: Parameters, X: ArrayLike, known: Encoder | None = 
     else:
         odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
         if odd is not None:
-            of = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
-            raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {of}.")
+            names = "its columns" if known is None else f"the columns of the fit, {listed(known.columns)}"
+            said = f"X is an array with {str(odd)!r}, and arrays hold numbers"
+            raise InputError(f"{said}: pass a data frame with {names}.")
         values = validate_data(estimator, X, reset=known is None, dtype=np.float64, ensure_all_finite=False)
         frame = pd.DataFrame(values, columns=[f"x{i}" for i in range(values.shape[1])])
     asked: Any = {"categories": estimator.categories, "missing": estimator.missing}
@@ -56,8 +57,8 @@ def checked_targets(y: ArrayLike, *, are_numbers: bool) -> np.ndarray:
     values = np.asarray(y)
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
     if isinstance(odd, _TIMES):
-        kind = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
-        raise InputError(f"`y` holds {kind}, such as {str(odd)!r}: make numbers of them, as days or by pandas.cut.")
+        nouns = "intervals" if isinstance(odd, pd.Interval) else "dates or times"
+        raise InputError(f"`y` holds {nouns}, such as {str(odd)!r}: make numbers of them, as days or by pandas.cut.")
     if are_numbers and isinstance(odd, str):
         said = f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}"
         raise InputError(f"{said}: use BNNClassifier for classes, or make numbers of text that stands for them.")

@@ -37,8 +37,7 @@ class Fitted:
         return vars(self) | {"posterior": to_tree(self.posterior), "net": net if is_custom(net) else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        posterior = from_tree(state["posterior"], Path("The pickle"), net=state.pop("net"))
-        vars(self).update(state | {"posterior": posterior})
+        vars(self).update(state, posterior=from_tree(state["posterior"], Path("The pickle"), net=state.pop("net")))
 
 
 def write_estimator(model: Parameters, fitted: Fitted, path: Path) -> None:
@@ -73,8 +72,8 @@ def read_estimator[E: Parameters](cls: type[E], path: Path) -> tuple[E, Fitted]:
             params["class_weight"] = dict(params["class_weight"])
         model = cls(**params)
         arrays = {name: np.array(values, dtype=dtype) for name, (dtype, values) in content["arrays"].items()}
-        encoder, gaps = Encoder.stored(content["encoder"]), content["imputer"]
-        imputer = gaps and Imputer(gaps["rows"].numpy(), encoder.onehot(), gaps["targets"])
+        encoder, drawn_from = Encoder.stored(content["encoder"]), content["imputer"]
+        imputer = drawn_from and Imputer(drawn_from["rows"].numpy(), encoder.onehot(), drawn_from["targets"])
         coding = Coding(encoder, imputer, TargetKind(tuple(content["shape"] or ()), arrays["classes_"]))
         fitted = Fitted(coding, Facts(**content["facts"]), from_tree(content["posterior"], path))
         model.n_features_in_ = len(encoder.columns)

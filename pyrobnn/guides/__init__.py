@@ -40,7 +40,4 @@ __all__ = [
     "registry",
     "resolve",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy

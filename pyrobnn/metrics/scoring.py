@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
+from pyrobnn._core.errors import FewDrawsWarning, InputError, shown, warn_user
 from pyrobnn.metrics.base import (
     Scores,
     Statistic,
@@ -75,6 +75,8 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
         >>> sorted(bnn.score(bnn.Prediction(Normal(torch.zeros(9, 3), 1.0)), [0.0, 1.0, 2.0], levels=[0.9]))[:4]
         ['ause', 'coverage_90', 'crps', 'interval_score_90']
     """
+    if not isinstance(prediction, Prediction):
+        raise InputError(f"Pass predictions to `score`, `predict_dist(X)` of an estimator, got {shown(prediction)}.")
     scores, shape = finish(_statistics(prediction, y, levels), len(prediction)), prediction.distribution.event_shape
     if not prediction.is_classification and len(shape) == 1 and 1 < shape[0] <= _MOST_COLUMNS:
         scores.by_column = tuple(finish(column, len(prediction)) for column in statistics_by_column(prediction, y))

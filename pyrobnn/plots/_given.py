@@ -3,20 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import in_memory
 from pyrobnn.plots._style import plain
-from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.base import require_posterior
 
 
 def examples(posteriors: Iterable[Any], data: Any) -> Data:
     """Return the data of a plot in memory; refuse what is no posterior, such as an estimator."""
     for given in posteriors:
-        if not isinstance(given, (Posterior, Mixture)):
-            hint = "pass the result of `bnn.fit`, or of a fitted estimator its `.posterior_`"
-            raise InputError(f"A posterior is drawn, got {type(given).__name__}: {hint}.")
+        require_posterior(given)
     return in_memory(data, collect=True, weighted=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrobnn._core.errors import counted
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import plain_tensors
 from pyrobnn._core.settings import in_short
 from pyrobnn.bnn import BNN
@@ -139,3 +139,10 @@ class AbstractPosterior(ABC):
         from pyrobnn.storage.save import save
 
         return save(self, path, body=body)  # type: ignore[arg-type]  # it is a Posterior or a Mixture
+
+
+def require_posterior(given: Any) -> None:
+    """Refuse what is no result of a fit, such as an estimator."""
+    if not isinstance(given, AbstractPosterior):
+        said = f"`posterior` must be a posterior or a mixture, got {type(given).__name__}: pass the result of `bnn.fit`"
+        raise InputError(f"{said}, of a fitted estimator its `.posterior_`, of several fits `bnn.Mixture(fits)`.")

@@ -3,7 +3,4 @@
 from pyrobnn.report.page import RunFacts, render
 
 __all__ = ["RunFacts", "render"]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
