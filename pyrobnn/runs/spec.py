@@ -24,7 +24,7 @@ from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
 from pyrobnn.tables.cells import require_order
-from pyrobnn.tables.reading import Task
+from pyrobnn.tables.columns import Task
 
 _PARTS = ("net", "prior", "likelihood", "guide")  # with a section each
 _FEWEST_ROWS = 10

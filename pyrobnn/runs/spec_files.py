@@ -18,7 +18,8 @@ from pyrobnn._core.remedies import options
 from pyrobnn._core.settings import fields_of, setting
 from pyrobnn.data import InputColumns
 from pyrobnn.tables.cells import teaches_nothing
-from pyrobnn.tables.reading import ENDINGS, NAMELESS, Reading, Task, check_names, column_names, ending, read_file
+from pyrobnn.tables.columns import Reading, Task
+from pyrobnn.tables.reading import ENDINGS, NAMELESS, check_names, column_names, ending, read_file
 
 if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset

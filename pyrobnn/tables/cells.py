@@ -11,8 +11,8 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers
-from pyrobnn.tables.reading import NAMELESS, Reading
+from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers, Reading
+from pyrobnn.tables.reading import NAMELESS
 from pyrobnn.tables.texts import ISO, Fault, as_text, dates_of, in_utc, numbers_of
 
 if TYPE_CHECKING:

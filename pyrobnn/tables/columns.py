@@ -1,8 +1,8 @@
-"""What a column of a table is, numbers, dates or categories, and how a fit makes numbers of it; without torch."""
+"""How a table is read, what its columns are, and how a fit makes numbers of them; without torch."""
 
 import dataclasses
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -13,10 +13,41 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decimal = Literal[".", ","]
+Task = Literal["regression", "classification"]
 Phase = Literal["year", "week", "hour"]
 _PHASES = {"year": ("the day of the year", 366), "week": ("the weekday", 7), "hour": ("the time of day", 1)}
 """Phases in words, and the days that dates must span for each."""
 _BEYOND = 0.5  # share of a column's range in the fit; further beyond it a smooth function may have turned
+
+
+@setting
+class Reading:
+    """How a table is read: the arguments of `pyrobnn.datasets.load_table` with the same names.
+
+    With missing="impute" numbers and dates stay NaN, and rows without a target are left out. No text is a category.
+    """
+
+    error_prefix: ClassVar[str] = ""  # an argument of `load_table` and a key of a spec are known by their names
+    target: str | None = None
+    task: Task | None = None
+    id: str | None = None
+    drop: tuple[str, ...] = ()
+    groups: str | None = None
+    sep: str | None = None
+    decimal: Decimal | None = None
+    encoding: str | None = None
+    categories: str | tuple[str, ...] = "onehot"
+    missing: Literal["raise", "impute"] = "raise"
+
+    @property
+    def no_features(self) -> list[str]:
+        return [name for name in (self.target, self.id, self.groups, *self.drop) if name is not None]
+
+    @property
+    def category_columns(self) -> list[str]:
+        """The columns that are categories whatever they hold."""
+        given = [self.categories] if isinstance(self.categories, str) else self.categories
+        return [name for name in given if name not in ("onehot", "ordinal")]
 
 
 @setting

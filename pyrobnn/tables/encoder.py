@@ -10,8 +10,7 @@ import pandas as pd
 from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.cells import ColumnReader
-from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers
-from pyrobnn.tables.reading import Reading
+from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers, Reading
 from pyrobnn.tables.table import Table, frame_of, read_columns
 
 

@@ -1,4 +1,4 @@
-"""How a table is read, and files as frames; names of columns without pandas, so that a mistake is named at once."""
+"""Files as frames; names of columns without pandas, so that a mistake is named at once."""
 
 import csv
 import gzip
@@ -9,17 +9,15 @@ import zlib
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, did_you_mean, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn._core.settings import setting
-from pyrobnn.tables.columns import Decimal
+from pyrobnn.tables.columns import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Task = Literal["regression", "classification"]
 LEAST_AMOUNT = 100  # median from which whole numbers that are not negative are amounts, not counts or classes
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt", ".xlsx", ".parquet")
 NAMELESS = "Unnamed: "  # so begins the name that pandas gives to a column without one, such as a saved index
@@ -28,36 +26,6 @@ _SAMPLE = 20  # lines that tell the separator
 _THOUSANDS = r"\s*([-+]?[1-9]\d{0,2}(\.\d{3})*|0)\s*"
 _DAMAGED = (zlib.error, zipfile.BadZipFile, csv.Error)
 _UNREADABLE = (ValueError, LookupError, OSError, EOFError, TypeError, ImportError, Warning, *_DAMAGED)
-
-
-@setting
-class Reading:
-    """How a table is read: the arguments of `pyrobnn.datasets.load_table` with the same names.
-
-    With missing="impute" numbers and dates stay NaN, and rows without a target are left out. No text is a category.
-    """
-
-    error_prefix: ClassVar[str] = ""  # an argument of `load_table` and a key of a spec are known by their names
-    target: str | None = None
-    task: Task | None = None
-    id: str | None = None
-    drop: tuple[str, ...] = ()
-    groups: str | None = None
-    sep: str | None = None
-    decimal: Decimal | None = None
-    encoding: str | None = None
-    categories: str | tuple[str, ...] = "onehot"
-    missing: Literal["raise", "impute"] = "raise"
-
-    @property
-    def no_features(self) -> list[str]:
-        return [name for name in (self.target, self.id, self.groups, *self.drop) if name is not None]
-
-    @property
-    def category_columns(self) -> list[str]:
-        """The columns that are categories whatever they hold."""
-        given = [self.categories] if isinstance(self.categories, str) else self.categories
-        return [name for name in given if name not in ("onehot", "ordinal")]
 
 
 def ending(path: Path) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
 from pyrobnn._core.remedies import advised
 from pyrobnn.tables.cells import ColumnReader, ReadColumn, order_of, rows_of
-from pyrobnn.tables.columns import Categories, Column, Dates
-from pyrobnn.tables.reading import LEAST_AMOUNT, Reading, Task, check_names, read_file
+from pyrobnn.tables.columns import Categories, Column, Dates, Reading, Task
+from pyrobnn.tables.reading import LEAST_AMOUNT, check_names, read_file
 from pyrobnn.tables.texts import Fault
 
 if TYPE_CHECKING:
