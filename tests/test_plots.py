@@ -20,7 +20,7 @@ from pyrobnn.inference import History
 from pyrobnn.plots._style import close
 from pyrobnn.plots.predictive import _densities, _envelope
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
-from pyrobnn.tables.columns import Input
+from pyrobnn.tables.schema import Input
 
 FIT = {"seed": 0, "engine": "eager", "progress": False}
 

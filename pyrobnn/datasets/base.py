@@ -11,7 +11,7 @@ from pyrobnn._torch.inputs import single
 from pyrobnn.data.imputed import Imputer, with_copies, with_targets
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, split_rows
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 
 if TYPE_CHECKING:
     from pyrobnn.tables.encoder import Encoder

@@ -11,7 +11,7 @@ import numpy as np
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import NUM_RANDOM_SPLITS
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 """Pairs (train_index, test_index) of row numbers."""

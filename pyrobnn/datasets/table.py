@@ -17,7 +17,7 @@ from pyrobnn.data.splits import groups_of_hashes, numbered, split_rows, strata
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.published import sha256
 from pyrobnn.tables import Reading, Table, read
-from pyrobnn.tables.cells import teaches_nothing
+from pyrobnn.tables.column_reader import teaches_nothing
 from pyrobnn.tables.reading import ending
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.rows import PerRow, TargetKind, Targets, checked_targets, checked_weights
-from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.tables.cells import order_of, require_order
+from pyrobnn.likelihoods.base import as_likelihood, require_order
+from pyrobnn.tables.column_reader import order_of
 
 
 @dataclass(eq=False, repr=False)
@@ -74,13 +74,15 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def _labels(self, given: ArrayLike, order: list[Any] | None) -> np.ndarray:
         """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
         labels = np.unique(given)
-        num = as_likelihood(self._given().likelihood).num_ordered
+        likelihood = as_likelihood(self._given().likelihood)
+        num = likelihood.num_ordered
         if num is not None and order is not None:
             labels = np.array(order if len(order) == num else [label for label in order if label in labels])
-        require_order(labels.tolist(), num, is_ordered=order is not None)
+        require_order(likelihood, labels.tolist(), is_ordered=order is not None)
         return labels
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
+        """Return labels as places among the classes; refuse others than those known, and fewer than two classes."""
         order = order_of(y)
         if order is not None:  # scikit-learn makes numbers of booleans
             y = pd.Series(np.asarray(y).reshape(-1)).infer_objects().to_numpy()

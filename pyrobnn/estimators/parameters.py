@@ -14,7 +14,7 @@ from pyrobnn.data import InputColumns
 from pyrobnn.inference.defaults import Choice, choose
 from pyrobnn.inference.method import Engine, Run, guide_of
 from pyrobnn.inference.parts import PARTS, Facts, Given
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 
 _SETTINGS_OF_METHOD = ("steps", "lr", "batch_size")
 _PREFIXES = tuple(f"{name}__" for name in PARTS)

@@ -82,6 +82,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         return lower, upper
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:
+        """Return targets as numbers, a single column as (N,); refuse other columns than those known."""
         values = checked_targets(y, are_numbers=True)
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         if values.dtype.kind == "f":

@@ -17,8 +17,8 @@ from pyrobnn.estimators.parameters import Parameters
 from pyrobnn.inference.fit import tell_of_constants
 from pyrobnn.inference.parts import Facts
 from pyrobnn.likelihoods.base import with_offset
-from pyrobnn.tables.columns import Reading
 from pyrobnn.tables.encoder import Encoder
+from pyrobnn.tables.schema import Reading
 from pyrobnn.tables.table import Table, framed, is_frame, read, require_known
 from pyrobnn.verdict.finding import Finding
 

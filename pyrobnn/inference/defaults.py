@@ -33,7 +33,7 @@ from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.posterior.record import CandidateRecord, ChoiceRecord
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 
 MOST_ROWS_OF_CHAINS, ROWS_OF_WIDE = 1000, 2
 MOST_ROWS_OF_EVIDENCE, MOST_ROWS_OF_SHORT_EVIDENCE = 500, 200

@@ -23,7 +23,7 @@ from pyrobnn.inference.training.state import model_of
 from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 from pyrobnn.verdict.checks import complaint
 
 

@@ -28,8 +28,8 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.base import as_prior
-from pyrobnn.tables.columns import Task
 from pyrobnn.tables.reading import LEAST_AMOUNT
+from pyrobnn.tables.schema import Task
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,

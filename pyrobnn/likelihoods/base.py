@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -227,6 +227,17 @@ def require_whole(y: Tensor, name: str, what: str = "labels") -> None:
         raise InputError(f"{name} needs whole-number {what}, got values such as {odd:g}.", page=PAGE)
     if bool((y < 0).any()):
         raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.", page=PAGE)
+
+
+def require_order(likelihood: Any, labels: Sequence[Any], *, is_ordered: bool) -> None:
+    """Refuse labels for a likelihood of ordered ones: texts without an order, and others than there are."""
+    num = as_likelihood(likelihood).num_ordered
+    if num is not None and not is_ordered and len(labels) > 2 and isinstance(labels[0], str):
+        lacks = f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none"
+        ordered = "ordered categories, pd.Categorical(y, [first, ..., last], ordered=True)"
+        raise InputError(f"{lacks}: pass {ordered}, or the numbers 0, 1, ...")
+    if num not in (None, len(labels)):
+        raise InputError(f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to that.")
 
 
 def squeeze_single(f: Tensor) -> tuple[Tensor, int]:

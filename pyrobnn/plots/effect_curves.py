@@ -21,7 +21,7 @@ from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.tables.columns import Input
+from pyrobnn.tables.schema import Input
 
 if TYPE_CHECKING:
     from pandas import DataFrame

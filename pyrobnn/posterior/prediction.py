@@ -26,7 +26,7 @@ from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal, LabelOrIgnored
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import require_whole
-from pyrobnn.tables.cells import rows_of
+from pyrobnn.tables.column_reader import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,7 +28,7 @@ from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.prediction import joined
 from pyrobnn.report import words
-from pyrobnn.tables.columns import Input
+from pyrobnn.tables.schema import Input
 from pyrobnn.verdict.evidence import Evidence
 
 _AUDIT_DRAWS, _MOST_AUDITS = 300, 30

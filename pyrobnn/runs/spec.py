@@ -20,11 +20,10 @@ from pyrobnn.inference import Ensemble, parts
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Engine, Run, guide_of, with_guide
-from pyrobnn.likelihoods.base import as_likelihood, with_offset
+from pyrobnn.likelihoods.base import require_order, with_offset
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
-from pyrobnn.tables.cells import require_order
-from pyrobnn.tables.columns import Task
+from pyrobnn.tables.schema import Task
 
 _PARTS = ("net", "prior", "likelihood", "guide")  # with a section each
 _FEWEST_ROWS = 10
@@ -198,8 +197,7 @@ class RunSpec:
             has = f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target"
             raise InputError(f"{has}, and a fit needs at least {_FEWEST_ROWS}, some to be scored on: collect more.")
         if dataset.task == "classification":
-            num = as_likelihood(self.likelihood).num_ordered
-            require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
+            require_order(self.likelihood, dataset.class_names, is_ordered=dataset.is_ordered)
         return dataset
 
 

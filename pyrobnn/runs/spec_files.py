@@ -17,9 +17,9 @@ from pyrobnn._core.errors import InputError, did_you_mean, listed
 from pyrobnn._core.remedies import options
 from pyrobnn._core.settings import fields_of, setting
 from pyrobnn.data import InputColumns
-from pyrobnn.tables.cells import teaches_nothing
-from pyrobnn.tables.columns import Reading, Task
+from pyrobnn.tables.column_reader import teaches_nothing
 from pyrobnn.tables.reading import ENDINGS, NAMELESS, check_names, column_names, ending, read_file
+from pyrobnn.tables.schema import Reading, Task
 
 if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset

@@ -9,8 +9,8 @@ import pandas as pd
 
 from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.settings import setting
-from pyrobnn.tables.cells import ColumnReader
-from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Input, Numbers, Reading
+from pyrobnn.tables.column_reader import ColumnReader
+from pyrobnn.tables.schema import Categories, Column, Dates, Decimal, Input, Numbers, Reading
 from pyrobnn.tables.table import Table, frame_of, read_columns
 
 
@@ -70,6 +70,8 @@ class Encoder:
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
+        # A file is parsed by the mark that was told for the fit, or else by a point. Columns that still hold texts are
+        # read by the marks that the fit stored, and get a note where nobody told one.
         written = Reading(sep=sep, decimal=self.decimal or ".", encoding=encoding)
         frame, file = frame_of(source, list(self.columns), written)
         as_in_fit = Reading(decimal=self.decimal, missing=self.missing)

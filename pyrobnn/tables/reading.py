@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, did_you_mean, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn.tables.columns import Reading
+from pyrobnn.tables.schema import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,6 +118,7 @@ def _layout(path: Path, reading: Reading) -> tuple[str, list[str]]:
 
 
 def _readable[R](path: Path, read: Callable[[], R]) -> R:
+    """Return what `read` reads from a file, or refuse the file in words."""
     try:
         return read()
     except UnicodeError as error:

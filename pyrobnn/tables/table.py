@@ -9,9 +9,9 @@ import numpy as np
 
 from pyrobnn._core.errors import MOST_LISTED, InputError, counted, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn.tables.cells import ColumnReader, ReadColumn, order_of, rows_of
-from pyrobnn.tables.columns import Categories, Column, Dates, Reading, Task
+from pyrobnn.tables.column_reader import ColumnReader, ReadColumn, order_of, rows_of
 from pyrobnn.tables.reading import LEAST_AMOUNT, check_names, read_file
+from pyrobnn.tables.schema import Categories, Column, Dates, Reading, Task
 from pyrobnn.tables.texts import Fault
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ def read(source: Any, reading: Reading | None = None) -> Table:
     reader = ColumnReader(reading, file, is_fit=True)
     if target is None:
         return read_columns(frame, features, reader)
+    found, notes, faults = None, list[str](), list[str]()
     try:
         found, notes = _read_target(frame[target], reader)
     except Fault as error:
-        read_columns(frame, features, reader, f"Target column {target!r} {error}")  # tells the other faults too
-        raise
-    table = read_columns(frame, features, reader)
+        faults.append(f"Target column {target!r} {error}")
+    table = read_columns(frame, features, reader, *faults)  # refuses with the faults of all columns
     rows = np.flatnonzero(frame[target].notna())
     return dataclasses.replace(table, target=found, rows=rows, notes=(*notes, *table.notes))
 
@@ -178,7 +178,7 @@ def _read_target(given: "pd.Series", reader: ColumnReader) -> tuple[Target, list
         raise Fault("has no value in any row: choose another target.")
     reader.refuse_gaps(given, "drop those rows")
     without_gaps = dataclasses.replace(reader.reading, missing="raise")
-    column, schema, note = ColumnReader(without_gaps, reader.file, is_fit=False).read(present.infer_objects())
+    column, schema, note = ColumnReader(without_gaps, reader.file, is_fit=False).as_typed(present.infer_objects())
     notes = [note] if note else []
     if isinstance(schema, Dates):
         raise Fault("holds dates: turn them into numbers, such as days since some date, or into classes.")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError, counted, listed
+from pyrobnn._core.errors import counted, listed
 from pyrobnn._core.remedies import advised
-from pyrobnn.tables.columns import Categories, Column, Dates, Decimal, Numbers, Reading
 from pyrobnn.tables.reading import NAMELESS
+from pyrobnn.tables.schema import Categories, Column, Dates, Decimal, Numbers, Reading
 from pyrobnn.tables.texts import ISO, Fault, as_text, dates_of, in_utc, numbers_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,6 @@ def order_of(values: Any) -> list[Any] | None:
     values = values.to_pandas() if hasattr(values, "to_pandas") else values
     kind: Any = getattr(values.iloc[:, 0] if hasattr(values, "columns") else values, "dtype", None)
     return [*kind.categories] if getattr(kind, "ordered", False) else None
-
-
-def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -> None:
-    """Refuse labels for a likelihood of `num` ordered ones: texts without an order, and others than there are."""
-    if num is not None and not is_ordered and len(labels) > 2 and isinstance(labels[0], str):
-        lacks = f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none"
-        ordered = "ordered categories, pd.Categorical(y, [first, ..., last], ordered=True)"
-        raise InputError(f"{lacks}: pass {ordered}, or the numbers 0, 1, ...")
-    if num not in (None, len(labels)):
-        raise InputError(f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to that.")
 
 
 class ReadColumn(NamedTuple):
@@ -87,7 +77,7 @@ class ColumnReader:
             raise Fault(f"has no name in the file: name it, or {without()}.")
         if self.is_fit and column.isna().all():
             raise Fault(f"has no value in any row (NaN): {without()}.")
-        column, schema, note = self.read(column, before)
+        column, schema, note = self.as_typed(column, before)
         column, present = column.reset_index(drop=True), column.dropna()
         zones = {one.has_zone for one in (before, schema) if isinstance(one, Dates)}
         if zones == {True, False}:
@@ -107,7 +97,7 @@ class ColumnReader:
         self.refuse_gaps(column)
         return ReadColumn(column, schema, note)
 
-    def read(self, column: "pd.Series", before: Column | None = None) -> ReadColumn:
+    def as_typed(self, column: "pd.Series", before: Column | None = None) -> ReadColumn:
         """Return a column as numbers, dates or texts with None; `before` is what it was in training."""
         import pandas as pd
 
@@ -147,31 +137,39 @@ class ColumnReader:
         return ReadColumn(texts, before)
 
     def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> ReadColumn | None:
-        """Return texts as numbers, by the mark of decimals that reads the most, the one told where both do.
+        """Return texts as numbers if at least half are, or the column is known to hold them, else None.
 
-        At least half must be numbers, else None. A column that both marks read, and nobody told, gets a note.
+        Texts that are no numbers are noted or refused. A column that both marks read, and nobody told, gets a note.
         """
-        stored = None if before is None else before.decimal
-        marks: tuple[Decimal, Decimal] = (",", ".") if self.reading.decimal == "," else (".", ",")
-        by = {mark: numbers_of(texts, mark) for mark in marks}
-        mark = max(marks, key=lambda each: by[each].notna().sum()) if stored is None else stored
-        numbers, other = by[mark], by["," if mark == "." else "."]
-        strange, is_open = texts[numbers.isna()].dropna(), stored is None and self.reading.decimal is None
-        such = next(iter(texts[numbers.ne(other) & numbers.notna()]), "")
-        comma = advised("say that commas mark decimals", "data.decimal=,")
+        is_open = self.reading.decimal is None and (before is None or before.decimal is None)
+        mark, numbers, by_other_mark = self._by_decimal_mark(texts, before)
+        strange = texts[numbers.isna()].dropna()
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
-        if is_open and mark == "," and are_most:
-            raise Fault(f"holds numbers with a decimal comma, such as {such!r}: {comma}.")
         if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
             return None
-        are_marked = mark == "." and len(strange) > 0 and bool(other[strange.index].notna().all())
+        ambiguous = next(iter(texts[numbers.ne(by_other_mark) & numbers.notna()]), "")
+        comma = advised("say that commas mark decimals", "data.decimal=,")
+        if is_open and mark == "," and are_most:
+            raise Fault(f"holds numbers with a decimal comma, such as {ambiguous!r}: {comma}.")
+        are_marked = mark == "." and len(strange) > 0 and bool(by_other_mark[strange.index].notna().all())
         note = self._note_or_refuse(strange, numbers, "numbers, but text", f", or {comma}" * are_marked)
-        if is_open and such and numbers.notna().equals(other.notna()) and not note:
-            change = "its comma marks decimals" if "," in such else "its point marks thousands"
-            value = numbers[texts == such].iloc[0]
-            note = f"column {texts.name!r}: {such.strip()!r} is read as {value:g}; if {change}, {comma}"
+        if is_open and ambiguous and numbers.notna().equals(by_other_mark.notna()) and not note:
+            change = "its comma marks decimals" if "," in ambiguous else "its point marks thousands"
+            value = numbers[texts == ambiguous].iloc[0]
+            note = f"column {texts.name!r}: {ambiguous.strip()!r} is read as {value:g}; if {change}, {comma}"
         is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
         return ReadColumn(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
+
+    def _by_decimal_mark(self, texts: "pd.Series", before: Numbers | None) -> tuple[Decimal, "pd.Series", "pd.Series"]:
+        """Return the mark of decimals, and the texts as numbers by it and by the other mark.
+
+        The mark is that of the fit, or else the one that reads the most texts, the one told where both do.
+        """
+        marks: tuple[Decimal, Decimal] = (",", ".") if self.reading.decimal == "," else (".", ",")
+        by_mark = {mark: numbers_of(texts, mark) for mark in marks}
+        stored = None if before is None else before.decimal
+        mark = max(marks, key=lambda each: by_mark[each].notna().sum()) if stored is None else stored
+        return mark, by_mark[mark], by_mark["," if mark == "." else "."]
 
     def _as_dates(self, texts: "pd.Series", before: Column | None) -> ReadColumn:
         """Return texts as dates, where more than half are, else as categories."""
@@ -213,7 +211,7 @@ def teaches_nothing(column: "pd.Series") -> str:
     if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
         return ""
     try:
-        schema = ColumnReader(Reading(missing="impute"), file=None, is_fit=True).read(column).schema
+        schema = ColumnReader(Reading(missing="impute"), file=None, is_fit=True).as_typed(column).schema
     except Fault:  # not one kind of cells
         return ""
     are_names = isinstance(schema, Categories) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2
