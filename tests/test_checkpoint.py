@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core.tree_files import read_tree
-from pyrobnn.inference.scales import search
+from pyrobnn.inference.scales import measure
 from pyrobnn.inference.training import loop
 
 X = torch.linspace(-1, 1, 40)[:, None]
@@ -267,7 +267,7 @@ OPEN = {
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
 @pytest.mark.parametrize("name", OPEN)
 def test_a_resumed_fit_measures_the_same_scales_and_ends_after_the_same_cycles(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "_MOST_STARTS", 1)
+    monkeypatch.setattr(measure, "_MOST_STARTS", 1)
     data, method = OPEN[name]
     settings = {"bnn_model": model(**KNOWN), "engine": "captured", "every": 500} if name == "cycles" else {"every": 20}
     straight = go(data, method=method, checkpoint=tmp_path / "straight", **settings)

@@ -488,7 +488,7 @@ def test_comparing_chains_that_are_not_there_is_refused(posterior):
 
 
 def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.scales.search.tuned_modes", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("pyrobnn.inference.scales.measure.tuned_modes", lambda *_, **__: pytest.fail("measured"))
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
     with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised without one"):
         bnn.fit(model, bnn.datasets.sinusoid(), bnn.NUTS(), seed=0, progress=False)

@@ -14,7 +14,7 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Rows
-from pyrobnn.inference.scales.search import measure
+from pyrobnn.inference.scales.measure import measure
 from pyrobnn.priors.base import scale_of
 
 ROWS, COLUMNS = 60, 3
@@ -272,7 +272,7 @@ def test_replicates_have_the_scales_of_a_single_fit():
 
 
 def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.scales.search.tuned_modes", None)
+    monkeypatch.setattr("pyrobnn.inference.scales.measure.tuned_modes", None)
     with pytest.raises(InputError, match="nothing"):
         bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
 

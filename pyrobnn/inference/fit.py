@@ -16,7 +16,7 @@ from pyrobnn.guides.base import built
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
 from pyrobnn.inference.parts import Facts, Given, Parts
-from pyrobnn.inference.scales.search import measure
+from pyrobnn.inference.scales.measure import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import model_of

@@ -23,7 +23,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import method as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry, with_guide, with_innermost
-from pyrobnn.inference.scales.search import work_of_gradient
+from pyrobnn.inference.scales.measure import work_of_gradient
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, with_offset
 from pyrobnn.posterior.prediction import Prediction

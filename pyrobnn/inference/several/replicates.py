@@ -12,7 +12,7 @@ from pyrobnn._core.modes import gradients
 from pyrobnn.bnn import BNN
 from pyrobnn.data.loader import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
-from pyrobnn.inference.scales.search import measure
+from pyrobnn.inference.scales.measure import measure
 from pyrobnn.inference.svi.svi import SVI, aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.checks import complaint
