@@ -91,8 +91,7 @@ def test_weights_are_exact_with_standardised_data_and_noise_in_original_units():
     x_scale, y_scale = np.sqrt(share @ (x - x_loc) ** 2), np.sqrt(share @ (y - y_loc) ** 2)
     mean, covariance = exact((x - x_loc) / x_scale, (y - y_loc) / y_scale, weights, noise=5 / y_scale)
     assert_exact(model, mean, covariance)
-    aleatoric = model.predict_dist(x[:1]).aleatoric_std
-    assert float(aleatoric) == pytest.approx(5.0)
+    assert float(model.predict_dist(x[:1]).aleatoric_std) == pytest.approx(5.0)
 
 
 def copies(y):

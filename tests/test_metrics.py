@@ -192,8 +192,7 @@ def test_what_is_not_defined_is_left_out():
     assert {"rmse", "ause"} <= set(constant)
     without_cdf = score(Prediction(dist.Poisson(torch.full((2, 3), 4.0))), [1.0, 4.0, 5.0])
     assert list(without_cdf) == ["log_likelihood", "rmse", "mae", "median_error", "r2", "ause"]
-    one_class = score(classes(4, 3), [1, 1, 1, 1])
-    assert "auroc" not in one_class
+    assert "auroc" not in score(classes(4, 3), [1, 1, 1, 1])
     assert "auroc" in score(classes(4, 3), [1, 1, 1, 2])
 
 
@@ -468,6 +467,9 @@ REFUSED = {
     "`class_names` must name 3 classes, got 2": lambda: bnn.metrics.confusion(LABELS, [0, 1, 2], class_names="ab"),
     "`predict_dist.X.` of an estimator, got BNNRegressor": lambda: bnn.score(bnn.BNNRegressor(), [0.0]),
     "got BNNRegressor: .* estimator its `.posterior_": lambda: bnn.diagnose(bnn.BNNRegressor(), ([[0.0]], [0.0])),
+    "must be a posterior or a mixture, got BNNRegressor": lambda: bnn.loo(bnn.BNNRegressor(), ([[0.0]], [0.0])),
+    "must be a posterior.*, got BNNRegressor": lambda: bnn.calibrate(bnn.BNNRegressor(), ([[0.0]], [0.0])),
+    "must be .* a mixture, got BNNRegressor": lambda: bnn.save(bnn.BNNRegressor(), "new.safetensors"),
     "`confusion` needs classes": lambda: bnn.metrics.confusion(REAL, [0.0] * 3),
     "need a likelihood with a known distribution function, got Categorical": lambda: bnn.metrics.pit(LABELS, [0, 1, 2]),
     "whole-number labels, got values such as 0.3": lambda: bnn.metrics.confusion(LABELS, [0.3, 1, 2]),
@@ -551,8 +553,7 @@ def test_a_column_that_does_not_matter_is_zero_within_its_errors(table):
     found = permutation_importance(posterior, table[100:])
     assert abs(found.loc["none", "importance"]) < 3 * found.loc["none", "stderr"]
     assert found.loc["big", "importance"] > 5 * found.loc["big", "stderr"]
-    again = permutation_importance(posterior, table[100:])
-    assert found.equals(again)
+    assert found.equals(permutation_importance(posterior, table[100:]))
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])

@@ -21,6 +21,7 @@ from pyrobnn.inference.mcmc.mcmc import WalkMethod
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -222,6 +223,7 @@ def loo(
     """
     import arviz as az
 
+    require_posterior(posterior)
     data = in_memory(data)
     members = posterior.members
     has_chains = all(built(member.guide).chains() is not None for member in members)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,6 +86,11 @@ class InputScaler(Scaler):
     waves: Tensor
     plain: Tensor
     offset: Tensor
+
+    @property
+    def inputs(self) -> Literal["plain", "ranks", "waves"]:
+        """The inputs of the network that it makes of a table, as `Data` names them."""
+        return "plain" if not len(self.columns) else "waves" if len(self.waves) else "ranks"
 
     def standard(self, x: Tensor) -> Tensor:
         """Map a table to all inputs, in the precision and place of the tensors."""

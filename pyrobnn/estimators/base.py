@@ -67,7 +67,7 @@ class AbstractBNN(Parameters):
 
     def _weights(self, targets: Targets, weight: PerRow) -> np.ndarray | None:
         """Return the weights (N,) of examples, or None where all count once."""
-        return checked_weights(weight, targets[0])
+        return checked_weights(weight, targets.values)
 
     @_for_estimators()
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: PerRow = None, groups: PerRow = None) -> Self:
@@ -99,6 +99,7 @@ class AbstractBNN(Parameters):
 
     def _infer(self, coding: Coding, data: Data, *, learns_on: bool = False) -> Self:
         """Fit to examples as they are coded; `learns_on` if others follow."""
+        check_count(self.num_draws, "num_draws")
         num_classes = len(coding.kind.classes) or None
         facts = Facts.of(self.TASK, data, self._given(), num_classes=num_classes, learns_on=learns_on)
         run = self._run()
@@ -115,22 +116,16 @@ class AbstractBNN(Parameters):
         self, X: ArrayLike, targets: Targets, weight: PerRow = None, groups: PerRow = None, known: Coding | None = None
     ) -> tuple[Coding, Data]:
         """Return the coding that rows teach, or that is `known`, and the rows of weights above 0 as numbers."""
-        check_count(self.num_draws, "num_draws")
         table = checked_inputs(self, X, None if known is None else known.encoder)
-        columns = table.columns
-        y, kind = targets
-        check_consistent_length(columns, y)
+        check_consistent_length(table.columns, targets.values)
         weights = self._weights(targets, weight)
-        group_numbers = None if groups is None else numbered(groups, len(columns), "groups")
-        used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
-        columns, y = columns[used].reset_index(drop=True), y[used]
-        weights, group_numbers = (None if each is None else each[used] for each in (weights, group_numbers))
-        if known is None:
-            encoder = Encoder.learn(columns, table)
-            coding = Coding.learn(encoder, columns, y, kind)
-        else:
-            coding = replace(known, encoder=known.encoder.widened(columns))
-        return coding, coding.data(columns, y, weights=weights, groups=group_numbers, standardize=self.standardize)
+        numbers = None if groups is None else numbered(groups, len(table.columns), "groups")
+        used = np.ones(len(targets.values), dtype=bool) if weights is None else weights > 0
+        columns, y = table.columns[used].reset_index(drop=True), targets.values[used]
+        coding = Coding.learn(table, columns, y, targets.kind) if known is None else known.widened(columns)
+        by_row = {"weights": weights, "groups": numbers}
+        of_used = {name: None if values is None else values[used] for name, values in by_row.items()}
+        return coding, coding.data(columns, y, **of_used, standardize=self.standardize)
 
     def _require_fit(self) -> Fitted:
         check_is_fitted(self, "_fitted")
@@ -234,14 +229,14 @@ class AbstractBNN(Parameters):
         posterior, coding = self.posterior_, self._fitted.coding
         _, train = self._examples(X, self._targets(y, coding.kind), known=coding)
         scaler = posterior.members[0].x_scaler
-        if isinstance(scaler, InputScaler) and len(scaler.columns):
-            train = train.with_inputs("waves" if len(scaler.waves) else "ranks")
+        if isinstance(scaler, InputScaler):
+            train = train.with_inputs(scaler.inputs)
         names: Any = {"class_names": [*map(str, coding.kind.classes)], "columns": coding.encoder.positions()}
         evidence = Evidence(posterior, train, seed=posterior.seed, **names)
         if held_out is None:
             return evidence
         inputs = self._encoded(held_out[0])
-        targets, _ = self._targets(held_out[1], coding.kind)
+        targets = self._targets(held_out[1], coding.kind).values
         complete = inputs if coding.imputer is None else coding.imputer.copies(inputs, 1)[0]
         test = Data(complete, targets, feature_names=train.feature_names)
         return replace(evidence, held_out=test, given=inputs, imputer=coding.imputer)

@@ -93,7 +93,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             raise InputError(f"BNNClassifier needs labels of at least 2 classes, got one class, {classes[0]}.")
         if len(strange := np.setdiff1d(labels, classes)):
             raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {classes}.")
-        return np.asarray(pd.Index(classes).get_indexer(labels)), TargetKind((len(classes),), classes)
+        return Targets(np.asarray(pd.Index(classes).get_indexer(labels)), TargetKind((len(classes),), classes))
 
     def _weights(self, targets: Targets, weight: PerRow) -> np.ndarray | None:
         codes, kind = targets

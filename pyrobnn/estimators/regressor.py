@@ -90,7 +90,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         kind = TargetKind(values.shape[1:])
         if known is not None and kind.shape != known.shape:
             raise InputError(f"`y` must have the columns of the first call, {known.shape}, got {kind.shape}.")
-        return values, kind
+        return Targets(values, kind)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

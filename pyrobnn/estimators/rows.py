@@ -1,8 +1,8 @@
 """From rows to numbers: checks of inputs, targets and weights by scikit-learn's rules, and how a fit codes them."""
 
 import datetime
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -19,14 +19,12 @@ from pyrobnn.inference.parts import Facts
 from pyrobnn.likelihoods.base import with_offset
 from pyrobnn.tables.encoder import Encoder
 from pyrobnn.tables.schema import Reading
-from pyrobnn.tables.table import Table, framed, is_frame, read, require_known
+from pyrobnn.tables.table import FEWEST_ROWS, Table, framed, is_frame, read, require_known
 from pyrobnn.verdict.finding import Finding
 
-_FEWEST_ROWS = 10  # that a fit needs, as on the command line
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period, pd.Interval)
 
 type PerRow = ArrayLike | None  # a value for each row, (N,)
-type Targets = tuple[np.ndarray, "TargetKind"]  # targets as numbers, (N,) or (N, K)
 
 
 def checked_inputs(estimator: Parameters, X: ArrayLike, known: Encoder | None = None) -> Table:
@@ -83,6 +81,13 @@ class TargetKind:
     classes: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
+class Targets(NamedTuple):
+    """Targets as numbers, (N,) or (N, K), and what they are."""
+
+    values: np.ndarray
+    kind: TargetKind
+
+
 @dataclass(frozen=True, eq=False)
 class Coding:
     """From columns and targets to numbers, as learned from the rows of a fit; without an imputer nothing is drawn."""
@@ -92,13 +97,18 @@ class Coding:
     kind: TargetKind
 
     @classmethod
-    def learn(cls, encoder: Encoder, columns: pd.DataFrame, y: np.ndarray, kind: TargetKind) -> Self:
-        """Return the coding that rows teach; values are drawn where some may be missing, or categories unknown."""
+    def learn(cls, table: Table, columns: pd.DataFrame, y: np.ndarray, kind: TargetKind) -> Self:
+        """Return the coding that rows of a table teach; values are drawn where some may be missing, or are unknown."""
+        encoder = Encoder.learn(columns, table)
         if not encoder.onehot() and encoder.missing != "impute":
             return cls(encoder, None, kind)
         x = encoder.matrix(columns)
         both = with_targets(x, y, len(kind.classes))
         return cls(encoder, Imputer(both, encoder.onehot(), both.shape[1] - x.shape[1]), kind)
+
+    def widened(self, columns: pd.DataFrame) -> Self:
+        """Return the coding with the ranges of further rows."""
+        return replace(self, encoder=self.encoder.widened(columns))
 
     def data(self, columns: pd.DataFrame, y: np.ndarray, **settings: Any) -> Data:
         """Return rows and their targets as numbers, with copies of those that lack values."""
@@ -116,9 +126,9 @@ def warn_of_rows(data: Data, facts: Facts, encoder: Encoder) -> None:
         leak = Finding(fault, "care", facts={"columns": repr(name)}).lead
         warn_user(f"{leak}: leave it out then.", PoorFitWarning)
     num_data = max(facts.num_data, round(data.total_weight))
-    if 1 < num_data < _FEWEST_ROWS and not facts.learns_on:
+    if 1 < num_data < FEWEST_ROWS and not facts.learns_on:
         say = f"There are {num_data} training examples: predictions rest on the prior. Collect"
-        warn_user(f"{say} {_FEWEST_ROWS} or more.", PoorFitWarning)
+        warn_user(f"{say} {FEWEST_ROWS} or more.", PoorFitWarning)
 
 
 def _first_odd(values: object) -> object:

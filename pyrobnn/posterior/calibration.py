@@ -18,6 +18,7 @@ from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of, ends
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -70,6 +71,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
 
 def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> _HeldOut:
     """Return the predictions for held-out rows, their targets, checked as in a fit, and their weights."""
+    require_posterior(posterior)
     rows = in_memory(data, collect=True, weighted=True)
     check_targets(posterior, rows.y)
     weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double().cpu()

@@ -1,7 +1,7 @@
 """Equal-weight mixtures: of posteriors, as deep ensembles, and of predictions for imputed copies of rows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,18 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
     if isinstance(posterior, Mixture):
         got = f"a mixture of {len(posterior)}"
         raise InputError(f"`{name}` takes one posterior, got {got}: pass its `members` one by one.")
+
+
+def copies_of(imputer: Imputer | None, x: np.ndarray) -> Iterator[Tensor]:
+    """Yield rows (N, features) as often as predictions draw the values that they lack: once where they lack none."""
+    lacks = np.zeros(len(x), dtype=bool) if imputer is None else imputer.lacking(x).any(1)
+    if imputer is None or not lacks.any():
+        yield torch.tensor(x)
+        return
+    for drawn in imputer.copies(x[lacks], TO_PREDICT):
+        copy = torch.tensor(x)
+        copy[torch.from_numpy(lacks)] = torch.from_numpy(drawn)
+        yield copy
 
 
 def predict_copies(

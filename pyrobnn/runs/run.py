@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from safetensors.numpy import save
 
 import pyrobnn
 from pyrobnn._core.errors import counted, waiting
 from pyrobnn._core.folders import new_file, new_folder
-from pyrobnn.data.imputed import TO_PREDICT
 from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnosis_of
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.metrics import Score, score
-from pyrobnn.posterior.mixture import Mixture, predict_copies
+from pyrobnn.posterior.mixture import Mixture, copies_of, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
@@ -173,7 +171,8 @@ def _scored(work: Path, prepared: Prepared, evidence: Evidence) -> tuple[dict[st
     posterior, train, test, validation = evidence.posterior, prepared.train, prepared.test, prepared.validation
     prediction = predicted(prepared, posterior)
     scores = score(prediction, test.y)
-    baselines = simple_scores(evidence, _copies(prepared), test.y)
+    copies = copies_of(prepared.dataset.imputer, prepared.dataset.held_out(prepared.spec.data.split))
+    baselines = simple_scores(evidence, copies, test.y)
     metrics = {"scores": scores, "baselines": baselines, "num_draws": evidence.budget.draws, "seed": posterior.seed}
     metrics |= {"num_train": len(train), "num_validation": 0 if validation is None else len(validation)}
     metrics |= {"num_steps": posterior.record.num_steps, "stop_reason": posterior.record.stop_reason}
@@ -181,15 +180,6 @@ def _scored(work: Path, prepared: Prepared, evidence: Evidence) -> tuple[dict[st
     table = held_out_table(prepared, prediction) if test.y.ndim == 1 else pd.DataFrame()
     write_table(rounded(table), work / "held_out.csv")
     return scores, baselines, _below_zero(table, train.y)
-
-
-def _copies(prepared: Prepared) -> Iterator[torch.Tensor]:
-    """Yield the inputs of the test part, as often as predictions draw values that rows lack."""
-    x, imputer = prepared.dataset.held_out(prepared.spec.data.split), prepared.dataset.imputer
-    lacks = np.zeros(len(x), bool) if imputer is None else imputer.lacking(x).any(1)
-    for drawn in [x[lacks]] if imputer is None or not lacks.any() else imputer.copies(x[lacks], TO_PREDICT):
-        x[lacks] = drawn
-        yield torch.tensor(x)
 
 
 def held_out_table(prepared: Prepared, prediction: Prediction) -> pd.DataFrame:

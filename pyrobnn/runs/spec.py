@@ -24,9 +24,9 @@ from pyrobnn.likelihoods.base import require_order, with_offset
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
 from pyrobnn.tables.schema import Task
+from pyrobnn.tables.table import FEWEST_ROWS
 
 _PARTS = ("net", "prior", "likelihood", "guide")  # with a section each
-_FEWEST_ROWS = 10
 
 
 def optional(part: str) -> BeforeValidator:
@@ -193,9 +193,9 @@ class RunSpec:
         if self.likelihood is not None:
             implied = "classification" if parts.predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
         dataset = self.data.load(implied)
-        if self.data.path is not None and len(dataset.data) < _FEWEST_ROWS:
+        if self.data.path is not None and len(dataset.data) < FEWEST_ROWS:
             has = f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target"
-            raise InputError(f"{has}, and a fit needs at least {_FEWEST_ROWS}, some to be scored on: collect more.")
+            raise InputError(f"{has}, and a fit needs at least {FEWEST_ROWS}, some to be scored on: collect more.")
         if dataset.task == "classification":
             require_order(self.likelihood, dataset.class_names, is_ordered=dataset.is_ordered)
         return dataset

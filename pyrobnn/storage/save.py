@@ -16,6 +16,7 @@ from pyrobnn._core.tree_files import digest, write_tree
 from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn.bnn import BNN
 from pyrobnn.nets import is_custom
+from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import CUSTOM
@@ -49,6 +50,7 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
         >>> bnn.save(posterior, "posterior.safetensors").name
         'posterior.safetensors'
     """
+    require_posterior(posterior)
     write_tree(Path(path), {"format_version": FORMAT_VERSION} | to_tree(posterior, body=body), replaces=False)
     return Path(path)
 

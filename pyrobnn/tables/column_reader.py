@@ -142,7 +142,7 @@ class ColumnReader:
         Texts that are no numbers are noted or refused. A column that both marks read, and nobody told, gets a note.
         """
         is_open = self.reading.decimal is None and (before is None or before.decimal is None)
-        mark, numbers, by_other_mark = self._by_decimal_mark(texts, before)
+        mark, numbers, by_other_mark = self._by_mark(texts, before)
         strange = texts[numbers.isna()].dropna()
         are_most = numbers.notna().sum() >= texts.notna().sum() / 2
         if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, strange.nunique()):
@@ -160,7 +160,7 @@ class ColumnReader:
         is_whole = strange.empty and not texts.str.contains(mark, regex=False, na=True).any()
         return ReadColumn(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
 
-    def _by_decimal_mark(self, texts: "pd.Series", before: Numbers | None) -> tuple[Decimal, "pd.Series", "pd.Series"]:
+    def _by_mark(self, texts: "pd.Series", before: Numbers | None) -> tuple[Decimal, "pd.Series", "pd.Series"]:
         """Return the mark of decimals, and the texts as numbers by it and by the other mark.
 
         The mark is that of the fit, or else the one that reads the most texts, the one told where both do.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COUNTS, _AMOUNTS, _CLASSES = "likelihood.type=poisson", "data.task=regression", "data.task=classification"
+FEWEST_ROWS = 10  # that a fit needs
 _MOST_CLASSES = 10  # different whole numbers that are classes where no task is given
 _MOST_TEXTS = 50  # different texts that are; more must come ten times each
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from pyrobnn import nets
 from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import X
-from pyrobnn.data.imputed import TO_PREDICT, Imputer
+from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import BaseLikelihood, as_likelihood
-from pyrobnn.posterior.mixture import Mixture, predict_copies
+from pyrobnn.posterior.mixture import Mixture, copies_of, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines, shuffled_rows
@@ -158,8 +158,7 @@ class Evidence:
         """The inputs of the rows judged, several times if some lack values."""
         if self.given is None or self.imputer is None:
             return [self.judged.x]
-        x = self.given[self.judged_rows.numpy()]
-        return list(torch.tensor(self.imputer.copies(x, TO_PREDICT if self.imputer.lacking(x).any() else 1)))
+        return list(copies_of(self.imputer, self.given[self.judged_rows.numpy()]))
 
     @functools.cached_property
     def basis(self) -> Basis:
