@@ -11,7 +11,7 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
 SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")  # from the worst on
 Values = dict[str, int | float | str]
-_NO_TEMPLATES = ("sentences", "rows", "trust", "remedies")  # tables of words.toml with words of another kind
+_NO_TEMPLATES = ("sentences", "tries", "rows", "trust", "remedies")  # tables of words.toml with words of another kind
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
@@ -39,9 +39,9 @@ class Template(NamedTuple):
 @functools.cache
 def templates() -> dict[str, Template]:
     """Return the templates by their key."""
-    sentences, found = WORDS["sentences"], {}
+    named, found = WORDS["sentences"] | WORDS["tries"], {}
     for key in (key for key in WORDS if key not in _NO_TEMPLATES):
-        found[key] = Template(**{field: sentences.get(str(text), text) for field, text in WORDS[key].items()})
+        found[key] = Template(**{field: named.get(str(text), text) for field, text in WORDS[key].items()})
     return found
 
 
