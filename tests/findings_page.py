@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pyrobnn.diagnostics.checks import CHECKS
-from pyrobnn.verdict import checks
+from pyrobnn.diagnostics.checks import ALL_CHECKS
+from pyrobnn.verdict.checks import FIT_END_CHECKS
 from pyrobnn.verdict.finding import WORDS, templates
 
 PAGE = Path(__file__).parents[1] / "docs/how-to/warnings.md"
@@ -18,7 +18,7 @@ ANCHORS = {
     "The data": "held-out-data",
 }
 Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
-CHEAP = {*checks.CHECKS}
+CHEAP = {*FIT_END_CHECKS}
 
 
 class Row(NamedTuple):
@@ -89,7 +89,7 @@ def section(title):
     """A section of the page: what its findings ask for, and how its checks, alike ones in a row, are computed."""
     found, asked = {}, []
     for row in (row for row in ROWS if row.section == title):
-        computed = " ".join(inspect.getdoc(CHECKS[row.check]).split())
+        computed = " ".join(inspect.getdoc(ALL_CHECKS[row.check]).split())
         name = f"`{row.statistic or row.check}`{'*' * (row.check in CHEAP)}"
         found.setdefault((computed, row.false_alarm), []).append(name)
         asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(row)]

@@ -14,7 +14,7 @@ import pyrobnn as bnn
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import convergence
-from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.checks import ALL_CHECKS
 from pyrobnn.diagnostics.convergence import ElboGain
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.checks import findings
@@ -78,7 +78,7 @@ def short(monkeypatch):
 def found_by(name, posterior, data=None, seed=0):
     """The finding of a check, of a posterior that nothing else is known of."""
     evidence = Evidence(posterior, correlated(0)[1] if data is None else data, seed=seed)
-    return next(findings({name: CHECKS[name]}, evidence), None)
+    return next(findings({name: ALL_CHECKS[name]}, evidence), None)
 
 
 def continued(posterior, data, seed=0):

@@ -13,7 +13,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn.diagnostics.checks import CHECKS, epistemic
+from pyrobnn.diagnostics.checks import ALL_CHECKS, epistemic
 from pyrobnn.diagnostics.predictive_checks import _OF_QUANTILES, level_of, predictive_tests, ranking_test, statistics_of
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import TargetStudentT
@@ -592,5 +592,5 @@ def test_chains_are_judged_by_the_error_of_their_predictions(name, finding):
     guide.chains = lambda: {"weight": slopes[..., None, None], "bias": torch.zeros(len(slopes), 200, 1).double()}
     guide.sample_stats = lambda: {"diverging": torch.arange(800) < 3}
     evidence = Evidence(posterior.with_fields(guide=guide), data)
-    found, diverged = (CHECKS[name](evidence) for name in ("chains", "divergences"))
+    found, diverged = (ALL_CHECKS[name](evidence) for name in ("chains", "divergences"))
     assert ((found.name, found.severity), diverged.value) == (finding, 3)

@@ -9,7 +9,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.data.in_memory import leaks
-from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.checks import ALL_CHECKS
 from pyrobnn.diagnostics.related_rows import related_rows
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian, MixtureDensity, Poisson, StudentT
 from pyrobnn.verdict.evidence import Evidence
@@ -139,9 +139,9 @@ def test_rows_held_out_after_those_of_training_do_not_lie_between_them():
 
 def test_columns_to_leave_out_are_named_with_those_that_are_left_out_already():
     data = bnn.Data(np.stack([PLAIN, 2 * NUMBERS, np.arange(NUM)], 1), NUMBERS, feature_names=["a", "copy", "id"])
-    found = CHECKS["leak"](Evidence(None, data, dropped=["other"]))
+    found = ALL_CHECKS["leak"](Evidence(None, data, dropped=["other"]))
     assert (found.name, found.remedy.settings) == ("copy", ('data.drop=["other", "copy"]',))
-    assert CHECKS["leak"](Evidence(None, data.__class__(data.x[:, :1], data.y))) is None
+    assert ALL_CHECKS["leak"](Evidence(None, data.__class__(data.x[:, :1], data.y))) is None
 
 
 @pytest.mark.slow

@@ -26,8 +26,7 @@ from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.calibration import best_factor, with_factor
 from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.verdict import checks as cheap
-from pyrobnn.verdict.checks import Check, beside, rows_told
+from pyrobnn.verdict.checks import FIT_END_CHECKS, Check, beside, rows_told
 from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
 from pyrobnn.verdict.finding import Finding, Severity, Values
 from pyrobnn.verdict.scores import Gain
@@ -354,10 +353,10 @@ def calibration(evidence: Evidence) -> list[Finding]:
     return [test.finding(name, LEVELS.get(name, level)) for name, test in tests.items()]
 
 
-CHECKS: dict[str, Check] = {
+ALL_CHECKS: dict[str, Check] = {
     "leak": leak,
     "held-out data": held_out,
-    **cheap.CHECKS,
+    **FIT_END_CHECKS,
     "use": use,
     "missed": missed,
     "error": error,
@@ -372,4 +371,4 @@ CHECKS: dict[str, Check] = {
     "blocks": related_rows,
     "k-hat": khat,
 }
-"""All checks, in the order in which they are told."""
+"""All checks, those at the end of a fit among them, in the order in which they are told."""

@@ -8,7 +8,7 @@ from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.loader import in_memory
-from pyrobnn.diagnostics.checks import CHECKS
+from pyrobnn.diagnostics.checks import ALL_CHECKS
 from pyrobnn.diagnostics.predictive_checks import PASSED
 from pyrobnn.posterior.base import require_posterior
 from pyrobnn.posterior.calibration import check_targets
@@ -175,7 +175,7 @@ def diagnose(
 @gradients()
 def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
-    found = sorted(findings(CHECKS, evidence), key=lambda one: ("warning", "note", "fine").index(one.kind))
+    found = sorted(findings(ALL_CHECKS, evidence), key=lambda one: ("warning", "note", "fine").index(one.kind))
     data = evidence.held_out
     num = 0 if data is None else len(evidence.judged)
     num_groups = 0 if data is None or data.groups is None else len(data.groups[evidence.judged_rows].unique())

@@ -14,19 +14,20 @@ from pyrobnn._torch.devices import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import in_memory
-from pyrobnn.diagnostics import checks
+from pyrobnn.diagnostics.checks import ALL_CHECKS
 from pyrobnn.inference.fit import by_rules, fit_in_silence
 from pyrobnn.inference.method import Run, checked_method
 from pyrobnn.metrics import score
 from pyrobnn.metrics.base import as_columns, plus_minus
-from pyrobnn.verdict.checks import CHECKS, findings
+from pyrobnn.verdict.checks import FIT_END_CHECKS, findings
 from pyrobnn.verdict.evidence import Evidence
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SCORES = ("log_likelihood", "rmse", "accuracy", "coverage_95")
-_ENDS = {name: checks.CHECKS[name] for name in ("length", "elbo", "chains", "divergences")}  # of convergence
+_OF_CONVERGENCE = {name: ALL_CHECKS[name] for name in ("length", "elbo", "chains", "divergences")}
+_OTHERS = {name: check for name, check in FIT_END_CHECKS.items() if name not in _OF_CONVERGENCE}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,11 +131,10 @@ def _fitted(model: BNN, data: Data, method: Any, seed: int, held_out: Data) -> t
     for name, one in score(prediction, held_out.y, levels=[0.95]).items():
         row |= {name: one.value, f"{name}_stderr": one.stderr} if name in _SCORES else {}
     with threads_for(posterior.bnn.net, evidence.budget.baseline_rows):
-        ends = list(findings(_ENDS, evidence))
-        found = [*ends, *findings({name: CHECKS[name] for name in CHECKS if name not in _ENDS}, evidence)]
-    kinds = {one.kind for one in ends}
+        of_convergence, others = (list(findings(checks, evidence)) for checks in (_OF_CONVERGENCE, _OTHERS))
+    kinds = {one.kind for one in of_convergence}
     row["converged"] = None if kinds <= {"note"} else "warning" not in kinds
-    row["warning"] = "\n".join(one.lead for one in found if one.kind == "warning")
+    row["warning"] = "\n".join(one.lead for one in of_convergence + others if one.kind == "warning")
     return row, as_columns(prediction.log_prob(held_out.y)).mean(1)
 
 

@@ -163,7 +163,7 @@ def needs_steps(record: FitRecord) -> bool:
     return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
 
-CHECKS: dict[str, Check] = {
+FIT_END_CHECKS: dict[str, Check] = {
     "constant target": constant_target,
     "baselines": baselines,
     "memorised": memorised,
@@ -175,7 +175,7 @@ CHECKS: dict[str, Check] = {
 
 @gradients()
 def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: bool | None = None) -> str | None:
-    """Return a sentence on the first warning of the cheap checks, without numbers: a loop shows it once.
+    """Return a sentence on the first warning of `FIT_END_CHECKS`, without numbers: a loop shows it once.
 
     It uses up to 500 examples of validation or training data. `briefly` is to compare with a constant and one linear
     fit: by default where nothing was measured, and the length was given. None for data in loaders.
@@ -189,7 +189,7 @@ def complaint(posterior: Any, data: Any, validation: Any = None, *, briefly: boo
     if not evidence.can_judge:
         evidence = dataclasses.replace(evidence, held_out=None)
     with threads_for(posterior.bnn.net, budget.baseline_rows):
-        for finding in findings(CHECKS, evidence):
+        for finding in findings(FIT_END_CHECKS, evidence):
             if finding.severity == "warning":
                 return f"{mended(f'{finding.lead}.', finding.remedy)} See docs/how-to/warnings.md."
     return None
