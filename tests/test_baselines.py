@@ -16,7 +16,7 @@ from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.finding import templates
 from pyrobnn.verdict.remedies import first
-from pyrobnn.verdict.scores import compared, leave_one_out
+from pyrobnn.verdict.scores import compared, left_out_by_draws
 
 NUM, FEATURES = 400, 4
 
@@ -308,7 +308,7 @@ def test_leave_one_out_is_that_of_the_conjugate_model():
     prediction = bnn.Prediction(dist.Normal(draws[:, None].expand(-1, 10), 1.0))
     others = 1 / (len(y) - 1 + 0.01)
     exact = torch.distributions.Normal((y.sum() - y) * others, (1 + others) ** 0.5).log_prob(y)
-    assert torch.allclose(leave_one_out(prediction, y), exact, atol=0.03)
+    assert torch.allclose(left_out_by_draws(prediction, y), exact, atol=0.03)
     assert float((prediction.log_prob(y) - exact).max()) > 0.1  # the training score is not it
 
 

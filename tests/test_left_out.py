@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist
 import pyrobnn as bnn
 from pyrobnn.diagnostics.checks import error, gaussian_process, missed
 from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.scores import left_out_scores
+from pyrobnn.verdict.scores import left_out_linearised
 
 WORDS = "The fit has memorised its targets"
 
@@ -43,7 +43,7 @@ def test_scores_of_a_linear_model_are_exact(guide):
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(2.0))
     method = bnn.SVI(guide=guide, steps=3000, lr=0.01, schedule="cosine_annealing_lr")
     data = bnn.Data(x, y, standardize=False)
-    found = left_out_scores(bnn.fit(model, data, method, seed=0, progress=False), data)
+    found = left_out_linearised(bnn.fit(model, data, method, seed=0, progress=False), data)
     expected = []
     for row in range(30):
         kept = np.arange(30) != row
@@ -103,14 +103,14 @@ def test_members_share_their_scores_and_what_costs_too_much_is_left():
     model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.Ensemble(members=2, method=bnn.SVI(guide="map", steps=50))
     mixture = bnn.fit(model, data, method, seed=0, progress=False)
-    own = torch.stack([left_out_scores(member, data) for member in mixture.members])
-    torch.testing.assert_close(left_out_scores(mixture, data), own.logsumexp(0) - np.log(2))
+    own = torch.stack([left_out_linearised(member, data) for member in mixture.members])
+    torch.testing.assert_close(left_out_linearised(mixture, data), own.logsumexp(0) - np.log(2))
     chains = bnn.SGLD(step_size=1e-5, num_draws=3, burn_in=2, thinning=1, num_chains=1)
-    assert left_out_scores(bnn.fit(model, data, chains, seed=0, progress=False), data) is None
+    assert left_out_linearised(bnn.fit(model, data, chains, seed=0, progress=False), data) is None
     wide = bnn.BNN(bnn.MLP(3, [2000], 1), prior=bnn.priors.Normal(1.0))
     many = sines(3000)
     fitted = bnn.fit(wide, many, bnn.SVI(guide="map", steps=1, batch_size=10), seed=0, progress=False)
-    assert left_out_scores(fitted, many) is None
+    assert left_out_linearised(fitted, many) is None
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def _unseen_scores(evidence: Evidence) -> torch.Tensor | None:
     has_many = is_real and evidence.train.y.numel() > most
     if has_many or "linear" not in evidence.baselines or not evidence.can_judge or _is_shown_better(evidence):
         return None
-    return evidence.left_out if evidence.held_out is None else evidence.scores
+    return evidence.left_out_linearised if evidence.held_out is None else evidence.scores
 
 
 def _is_shown_better(evidence: Evidence) -> bool:
@@ -132,10 +132,10 @@ def learned(evidence: Evidence) -> Finding | None:
     comparison = evidence.comparison
     if not has_modes or comparison is None or evidence.held_out is not None or not evidence.budget.folds:
         return None
-    if _is_shown_better(evidence) or comparison.is_loss or evidence.left_out is None:
+    if _is_shown_better(evidence) or comparison.is_loss or evidence.left_out_linearised is None:
         return None
-    rest = compared(evidence.left_out, evidence.baseline_scores, SIGNIFICANCE)
-    rows = rows_told("left out", len(evidence.left_out))
+    rest = compared(evidence.left_out_linearised, evidence.baseline_scores, SIGNIFICANCE)
+    rows = rows_told("left out", len(evidence.left_out_linearised))
     if rest.case == "constant" or (rest.is_loss and not rest.fit.is_shown):
         return beside(evidence, rest, "learned", "warning", rows=rows)
     return beside(evidence, rest, "hardly", "warning", rows=rows) if rest.are_slight else None

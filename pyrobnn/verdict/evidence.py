@@ -22,7 +22,7 @@ from pyrobnn.posterior.mixture import Mixture, copies_of, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines, shuffled_rows
-from pyrobnn.verdict.scores import LARGEST_MATRIX, BaselineComparison, compared, leave_one_out, left_out_scores
+from pyrobnn.verdict.scores import LARGEST_MATRIX, BaselineComparison, compared, left_out_by_draws, left_out_linearised
 
 Basis = Literal["held out", "left out", "training"]
 """The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
@@ -162,7 +162,7 @@ class Evidence:
 
     @functools.cached_property
     def basis(self) -> Basis:
-        """What the comparison rests on: draws of Markov chains have the scores of `leave_one_out`."""
+        """What the comparison rests on: draws of Markov chains have the scores of `left_out_by_draws`."""
         if self.held_out is not None:
             return "held out"
         return "left out" if self.has_chains and self.train.weights is None else "training"
@@ -171,7 +171,7 @@ class Evidence:
     def scores(self) -> Tensor:
         """The log scores (N,) of the rows judged."""
         if self.basis == "left out":
-            return leave_one_out(self.prediction, self.judged.y)
+            return left_out_by_draws(self.prediction, self.judged.y)
         return self.prediction.log_prob(self.judged.y).double().cpu()
 
     @functools.cached_property
@@ -210,11 +210,11 @@ class Evidence:
         return compared(scores, rivals, self.budget.level)
 
     @functools.cached_property
-    def left_out(self) -> Tensor | None:
+    def left_out_linearised(self) -> Tensor | None:
         """The scores of the training rows judged, by the fit without each; None where that costs too much."""
         if not self.budget.folds and self.hidden is None:
             return None
-        scores = left_out_scores(self.posterior, self.train, largest=self.budget.largest_matrix)
+        scores = left_out_linearised(self.posterior, self.train, largest=self.budget.largest_matrix)
         return None if scores is None else scores[self._rows]
 
     @property

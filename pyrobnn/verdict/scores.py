@@ -143,7 +143,7 @@ def _of_no_gain(gain: Gain, level: float) -> float:
     return min(max(gain.below(_NEGLIGIBLE_NATS), level if is_shown else 0.0), gain.below(0.0))
 
 
-def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
+def left_out_by_draws(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the log score of each training example by a fit without it, (N,), from draws of the posterior.
 
     Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008): too good
@@ -156,7 +156,7 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
     return (log_weights + log_prob).logsumexp(0) - log_weights.logsumexp(0)
 
 
-def left_out_scores(posterior: Posterior | Mixture, train: Data, *, largest: int = LARGEST_MATRIX) -> Tensor | None:
+def left_out_linearised(posterior: Posterior | Mixture, train: Data, *, largest: int = LARGEST_MATRIX) -> Tensor | None:
     """Return the log score of each training example by a fit without it, (N,), from the network linearised at the mean.
 
     The example's term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016, sec. 3.3),
