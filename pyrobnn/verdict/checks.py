@@ -89,26 +89,31 @@ def memorised(evidence: Evidence) -> Finding | None:
     constant's at least; of a point, three in a hundred such examples, and two, are enough. Real targets ten times as
     many as weights are skipped.
     """
-    new = _unseen_scores(evidence)
-    if new is None:
+    unseen = _unseen_scores(evidence)
+    if unseen is None:
         return None
-    constant = evidence.baseline_scores["constant"]
-    is_point = len(evidence.train_prediction.draw_log_prob(evidence.train_sample.y).unique(dim=0)) == 1
-    num_far = int((new < constant - FAR_BELOW).sum())
-    is_far_off = is_point and num_far >= max(_FEWEST_FAR_OFF, _SHARE_FAR_OFF * len(new))
-    new = torch.maximum(new, constant - FAR_BELOW)
-    rest = compared(new, evidence.baseline_scores, SIGNIFICANCE)
-    is_no_loss = rest.is_better or (evidence.held_out is not None and not rest.is_loss)
-    if rest.linear is None or (is_no_loss and not is_far_off):
-        return None
-    old = evidence.train_prediction.log_prob(evidence.train_sample.y).double()
-    old = old.clamp_min(float(constant.mean()) - FAR_BELOW)  # the constant has scores of the new rows alone
-    lost = float(old.mean() - new.mean())
+    constant, train_y = evidence.baseline_scores["constant"], evidence.train_sample.y
+    clipped = torch.maximum(unseen, constant - FAR_BELOW)
+    rest = compared(clipped, evidence.baseline_scores, SIGNIFICANCE)
+    assert rest.linear is not None  # others have no unseen scores
+    is_point = len(evidence.train_prediction.draw_log_prob(train_y).unique(dim=0)) == 1
+    seen = evidence.train_prediction.log_prob(train_y).double()
+    seen = seen.clamp_min(float(constant.mean()) - FAR_BELOW)  # the constant has scores of the unseen rows alone
+    lost = float(seen.mean() - clipped.mean())
     least = _LOST_NATS_BEHIND if is_point and rest.is_loss else _LOST_NATS
     if evidence.posterior.bnn.settings["likelihood"].integer_targets:
         least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()))
-    facts: Values = {"gain": rest.fit.mean, "linear": rest.linear.mean}
-    return Finding("memorised", value=lost, facts=facts) if lost >= least or is_far_off else None
+    is_no_loss = rest.is_better or (evidence.held_out is not None and not rest.is_loss)
+    has_lost = lost >= least and not is_no_loss
+    if not has_lost and not (is_point and _is_far_off(unseen, constant)):
+        return None
+    return Finding("memorised", value=lost, facts={"gain": rest.fit.mean, "linear": rest.linear.mean})
+
+
+def _is_far_off(unseen: torch.Tensor, constant: torch.Tensor) -> bool:
+    """Return whether enough unseen examples have scores (N,) far below those of the constant."""
+    num_far = int((unseen < constant - FAR_BELOW).sum())
+    return num_far >= max(_FEWEST_FAR_OFF, _SHARE_FAR_OFF * len(unseen))
 
 
 def _unseen_scores(evidence: Evidence) -> torch.Tensor | None:

@@ -211,7 +211,7 @@ class Evidence:
 
     @functools.cached_property
     def left_out_linearised(self) -> Tensor | None:
-        """The scores of the training rows judged, by the fit without each; None where that costs too much."""
+        """The scores (N,) of the training rows judged, by the fit without each; None where that costs too much."""
         if not self.budget.folds and self.hidden is None:
             return None
         scores = left_out_linearised(self.posterior, self.train, largest=self.budget.largest_matrix)

@@ -172,6 +172,7 @@ def left_out_linearised(posterior: Posterior | Mixture, train: Data, *, largest:
 
 
 def _of_member(posterior: Posterior, train: Data, largest: int) -> Tensor | None:
+    """Return the scores (N,) of `left_out_linearised` for one member; None for those that have none."""
     guide, bnn, size = built(posterior.guide), posterior.bnn, posterior.bnn.num_weights
     mean = None if guide.chains() is not None else guide.mean()
     spreads = mean is not None and not guide.fixed_sites().issuperset(bnn.site_names)
