@@ -9,7 +9,8 @@ from scipy import stats
 from scipy.spatial.distance import pdist
 
 import pyrobnn as bnn
-from pyrobnn.diagnostics.checks import error, gaussian_process, missed
+from pyrobnn.diagnostics.checks import error, missed
+from pyrobnn.verdict.baselines import process_scores
 from pyrobnn.verdict.evidence import Budget, Evidence
 from pyrobnn.verdict.scores import left_out_linearised
 
@@ -157,7 +158,7 @@ def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     data = bnn.Data(x, y, standardize=True)
     found = missed(judged(fit_of(0.9, x, y), data))
     own = bnn.calibrate(fit_of(0.9, x, y), data).predict(x).log_prob(y).double().mean()
-    assert found.value == pytest.approx(float(gaussian_process(x, y)[1].mean() - own), rel=1e-4)
+    assert found.value == pytest.approx(float(process_scores(x, y)[1].mean() - own), rel=1e-4)
     line = x[:, 1] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slope = float(x[:, 1].std() / line.std())
     assert missed(judged(fit_of(slope, x, line), bnn.Data(x, line, standardize=True))) is None
@@ -170,17 +171,17 @@ def test_rows_held_out_are_compared_where_there_are_any():
     assert missed(judged(fit, data)).severity == "note"
     found = missed(Evidence(fit, data, bnn.Data(*test), budget=Budget(draws=2, level=0.0)))
     own = bnn.calibrate(fit, test).predict(test[0]).log_prob(test[1]).double()
-    assert found.value == pytest.approx(float((gaussian_process(x, y)[0](*test) - own).mean()), rel=1e-4)
+    assert found.value == pytest.approx(float((process_scores(x, y)[0](*test) - own).mean()), rel=1e-4)
     assert found.facts["rows"] == "40 held-out examples"
 
 
 def test_a_process_scores_rows_left_out_and_new_ones_as_that_of_scikit_learn(monkeypatch):
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-    monkeypatch.setattr("pyrobnn.diagnostics.checks._SQUARED_LENGTHS", (0.5,))
-    monkeypatch.setattr("pyrobnn.diagnostics.checks._RELATIVE_NOISES", (0.1,))
+    monkeypatch.setattr("pyrobnn.verdict.baselines._SQUARED_LENGTHS", (0.5,))
+    monkeypatch.setattr("pyrobnn.verdict.baselines._RELATIVE_NOISES", (0.1,))
     (x, y), (new, targets) = waves(20, 0), waves(10, 1)
-    score, left_out = gaussian_process(x, y)
+    score, left_out = process_scores(x, y)
     at, there = (((inputs - x.mean(0)) / x.std(0)).numpy() for inputs in (x, new))
     off = (y - y.mean()).numpy()
     length = np.sqrt(float(torch.tensor(pdist(at, "sqeuclidean")).median()) / 2)
@@ -202,7 +203,7 @@ def test_copies_do_not_tell_the_process_the_target():
     """Noise alone: 30 rows twice each, so that a row left out has its copy among the others."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
-    assert float(gaussian_process(x, y.double())[1].mean()) > stats.norm.logpdf(y, y.mean(), y.std()).mean() + 1
+    assert float(process_scores(x, y.double())[1].mean()) > stats.norm.logpdf(y, y.mean(), y.std()).mean() + 1
     data = bnn.Data(x, y, standardize=True)
     assert missed(judged(fit_of(0.0, x, y), data)) is None
 

@@ -3,17 +3,14 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn.data.in_memory import leaks
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
@@ -22,10 +19,10 @@ from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import LEVELS, by_steps, level_of, predictive_tests, ranking_test
 from pyrobnn.diagnostics.related_rows import related_rows
-from pyrobnn.distributions.units import Scaler
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.calibration import best_factor, with_factor
 from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.verdict.baselines import process_scores
 from pyrobnn.verdict.checks import FIT_END_CHECKS, Check, beside, rows_told
 from pyrobnn.verdict.evidence import FEW, THREE_ERRORS, Evidence
 from pyrobnn.verdict.finding import Finding, Severity, Values
@@ -35,8 +32,6 @@ _TIMES_MORE = 4  # examples that halve an error
 _MOST_HELD_OUT = 0.5  # share above which holding out more is no remedy
 _RARE_SHARE = 0.2  # of the labels up to which a class is rare
 _MOST_FOR_PROCESS, _FEWEST_FOR_PROCESS = 500, 20  # rows
-_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)  # of its grid, times the median of squared distances
-_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # of its grid: variances over that of the function
 _MISSED_NATS, _NOTED_NATS, _STANDARD_ERRORS_TO_MISS = 0.5, 0.1, 3.0  # below a Gaussian process
 _LARGEST_ERROR_RATIO = 1.25  # of the squared errors of the predictive mean and of a simpler model
 _EXACT = 1e-3  # error, in units of the spread of the targets, below which nothing is left to judge
@@ -110,7 +105,7 @@ def missed(evidence: Evidence) -> Finding | None:
     rows = np.unique(same_inputs(x), return_index=True)[1]  # copies would tell each other's target
     if len(rows) < _FEWEST_FOR_PROCESS or len(y[rows].unique()) < 2 or _is_exact(evidence):
         return None
-    log_prob, left_out = gaussian_process(x[rows], y[rows])
+    log_prob, left_out = process_scores(x[rows], y[rows])
     targets = evidence.judged.y
     factor = best_factor(evidence.prediction, targets, torch.ones(len(targets)))
     fit_scores = with_factor(evidence.prediction, factor).log_prob(targets).double().cpu()
@@ -118,40 +113,12 @@ def missed(evidence: Evidence) -> Finding | None:
         gap, told = Gain.of(left_out - fit_scores[rows]), rows_told("training", len(rows))
     else:
         of_copies = torch.stack([log_prob(copy, targets.double().cpu()) for copy in evidence.copies])
-        process_scores = of_copies.logsumexp(0) - math.log(len(of_copies))
-        gap, told = Gain.of(process_scores - fit_scores), rows_told("held out", len(targets))
+        of_process = of_copies.logsumexp(0) - math.log(len(of_copies))
+        gap, told = Gain.of(of_process - fit_scores), rows_told("held out", len(targets))
     if gap.mean < max(_NOTED_NATS, _STANDARD_ERRORS_TO_MISS * gap.stderr):
         return None
     severity: Severity = "warning" if gap.mean >= _MISSED_NATS else "note"
     return Finding("missed", severity, gap.mean, error=gap.stderr, facts={"rows": told})
-
-
-def gaussian_process(x: X, y: Tensor) -> tuple[Callable[[X, Tensor], Tensor], Tensor]:
-    """Return the log scores of new rows under the best process of a grid, a function, and of its own (N,), left out."""
-    scaler, residuals, grid = Scaler.fit(flat_rows(x).cpu()), y - y.mean(), []
-
-    def squared_distances(new: X) -> Tensor:
-        rows, own = (scaler.standard(flat_rows(inputs).cpu()) for inputs in (new, x))
-        return torch.cdist(rows, own, compute_mode="donot_use_mm_for_euclid_dist").square()
-
-    distances = squared_distances(x)
-    for length in _SQUARED_LENGTHS:
-        width = 2 * length * distances[distances > 0].median()
-        values, vectors = torch.linalg.eigh((-distances / width).exp())
-        for noise in _RELATIVE_NOISES:
-            inverse = (vectors / (values.clamp_min(0) + noise)) @ vectors.T
-            variance, precision = residuals @ inverse @ residuals / len(y), inverse.diagonal()
-            errors = Normal(inverse @ residuals / precision, (variance / precision).sqrt())  # Rasmussen eq. 5.12
-            grid.append((errors.log_prob(torch.zeros(())), width, noise, inverse, variance))
-    left_out, width, noise, inverse, variance = max(grid, key=lambda process: float(process[0].mean()))
-
-    def log_prob(new: X, targets: Tensor) -> Tensor:
-        kernel = (-squared_distances(new) / width).exp()
-        mean = y.mean() + kernel @ inverse @ residuals
-        spread = (variance * (1 + noise - (kernel @ inverse * kernel).sum(1))).sqrt()
-        return Normal(mean, spread).log_prob(targets)
-
-    return log_prob, left_out
 
 
 def error(evidence: Evidence) -> Finding | None:
@@ -214,12 +181,12 @@ def chains(evidence: Evidence) -> Finding | None:
     rhat = float(known.max(initial=0) or math.nan)
     if not math.isfinite(rhat):
         return Finding("chains stuck")
-    ess, error = float(min(found.ess_bulk.min(), found.ess_tail.min())), float(found.error.max())
+    ess, off = float(min(found.ess_bulk.min(), found.ess_tail.min())), float(found.error.max())
     draws = math.prod(next(iter(stored.values())).shape[:2])
-    facts: Values = {"rhat": rhat, "ess": ess, "draws": draws, "off": error}
+    facts: Values = {"rhat": rhat, "ess": ess, "draws": draws, "off": off}
     if rhat <= _LARGEST_RHAT and ess >= _SMALLEST_ESS:
         return Finding("chains", "fine", rhat, facts=facts)
-    if rhat <= _LARGEST_ROUGH_RHAT and error <= _LARGEST_ERROR:
+    if rhat <= _LARGEST_ROUGH_RHAT and off <= _LARGEST_ERROR:
         return Finding("chains rough", "note", rhat, facts=facts)
     apart, short = Finding("chains apart", value=rhat, facts=facts), Finding("chains short", value=ess, facts=facts)
     return apart if rhat > _LARGEST_RHAT else short
@@ -294,12 +261,12 @@ def classes(evidence: Evidence) -> Finding | None:
     y, train_y = evidence.judged.y, evidence.train.y
     predicted = set(evidence.prediction.label.unique().tolist())
     shares = {int(label): float((train_y == label).double().mean()) for label in y.unique()}
-    missed = {label: share for label, share in shares.items() if label not in predicted}
-    if not missed:
+    never = {label: share for label, share in shares.items() if label not in predicted}
+    if not never:
         return None
-    num = sum(int((y == label).sum()) for label in missed)
-    remedy = _lower_threshold(evidence, *min(missed.items(), key=lambda item: item[1]))
-    names = ", ".join(_class_name(evidence, label) for label in missed)
+    num = sum(int((y == label).sum()) for label in never)
+    remedy = _lower_threshold(evidence, *min(never.items(), key=lambda item: item[1]))
+    names = ", ".join(_class_name(evidence, label) for label in never)
     return Finding("classes", "note", num, remedy=remedy, facts={"missed": names, "num": len(y)})
 
 

@@ -1,4 +1,4 @@
-"""Baselines of a fit: a constant and a linear model of the same likelihood."""
+"""Baselines of a fit: a constant and a linear model of the same likelihood, and a Gaussian process."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
+from torch.distributions import Normal
 
 from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import X, flat_rows
@@ -26,6 +27,8 @@ _WIDEST = 20_000  # inputs above which there is no linear model
 _MOST_ENTRIES = 4_000_000
 _FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
+_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)  # of the grid of processes, times the median of squared distances
+_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # likewise: variances over that of the function
 _PRECISION = 1e-7  # the relative change of the objective at which L-BFGS stops
 _LARGEST_LOG, _SMALLEST_LOG_NOISE = 20.0, -7.0  # bounds on unconstrained parameters: exp(-7) is a thousandth
 
@@ -238,3 +241,34 @@ def _minimize(
     bounds = [(None, None)] * len(values) + [(problem.least, _LARGEST_LOG)] * len(parameters)
     minimize_in_place(lambda: loss(free) / scale, tensors, bounds=bounds, maxiter=200, ftol=_PRECISION)
     return torch.cat([free.detach(), problem.parameters])
+
+
+def process_scores(x: X, y: Tensor) -> tuple[Callable[[X, Tensor], Tensor], Tensor]:
+    """Return the log scores by a Gaussian process, the best of a grid: a function of new rows, and its own (N,).
+
+    Own rows x (N, *in), with targets y (N,), are scored by the process without each.
+    """
+    scaler, residuals, grid = Scaler.fit(flat_rows(x).cpu()), y - y.mean(), []
+
+    def squared_distances(new: X) -> Tensor:
+        rows, own = (scaler.standard(flat_rows(inputs).cpu()) for inputs in (new, x))
+        return torch.cdist(rows, own, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+    distances = squared_distances(x)
+    for length in _SQUARED_LENGTHS:
+        width = 2 * length * distances[distances > 0].median()
+        values, vectors = torch.linalg.eigh((-distances / width).exp())
+        for noise in _RELATIVE_NOISES:
+            inverse = (vectors / (values.clamp_min(0) + noise)) @ vectors.T
+            variance, precision = residuals @ inverse @ residuals / len(y), inverse.diagonal()
+            errors = Normal(inverse @ residuals / precision, (variance / precision).sqrt())  # Rasmussen eq. 5.12
+            grid.append((errors.log_prob(torch.zeros(())), width, noise, inverse, variance))
+    left_out, width, noise, inverse, variance = max(grid, key=lambda process: float(process[0].mean()))
+
+    def log_prob(new: X, targets: Tensor) -> Tensor:
+        kernel = (-squared_distances(new) / width).exp()
+        mean = y.mean() + kernel @ inverse @ residuals
+        spread = (variance * (1 + noise - (kernel @ inverse * kernel).sum(1))).sqrt()
+        return Normal(mean, spread).log_prob(targets)
+
+    return log_prob, left_out
