@@ -16,7 +16,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.checks import findings
 from pyrobnn.verdict.evidence import Budget, Evidence
-from pyrobnn.verdict.finding import SEVERITIES, WORDS, Finding, Severity
+from pyrobnn.verdict.finding import WORDS, Finding, Severity, rank
 
 _CLEAR = 1e-3  # p-value from which on a warning may be chance: tests of many fits have such numbers now and then
 
@@ -50,7 +50,7 @@ class Diagnosis:
     @property
     def worst(self) -> Finding | None:
         """The finding that decides: of the worst severity, warnings that may be chance after the others."""
-        return min(self.findings, key=lambda one: (SEVERITIES.index(one.severity), _may_be_chance(one)), default=None)
+        return min(self.findings, key=lambda one: (rank(one.severity), _may_be_chance(one)), default=None)
 
     @property
     def _severity(self) -> Severity:
@@ -78,6 +78,7 @@ class Diagnosis:
         rows = f" on {counted(self.num_held_out, 'held-out example')}{groups}" if self.num_held_out else ""
         checks, num = f"{len(self.findings)} checks{rows}", len(self.names)
         if mood == "good" or self.worst is None:
+            # The last such words are of rows that share values: they limit trust more than those of classes before.
             trust = next((each.template.trust for each in self.findings[::-1] if each.template.trust), trust)
             but = ", and ".join(each.in_plain_words for each in self._told_besides)
             return f"{trust}: none of {checks} warns{f', but {but}' if but else ''}."
@@ -100,9 +101,9 @@ class Diagnosis:
     @property
     def told(self) -> tuple[Finding, ...]:
         """The findings, those of tests that found nothing in one: the statistics, and what a good fit has."""
-        passed = [each.lead for each in self.findings if each.key == PASSED]
+        passed = [each.lead for each in self.findings if _passed(each)]
         summary = Finding("calibration", "fine", facts={"passed": ", ".join(passed)})
-        return (*(each for each in self.findings if each.key != PASSED), *[summary] * bool(passed))
+        return (*(each for each in self.findings if not _passed(each)), *[summary] * bool(passed))
 
     @property
     def next_step(self) -> Remedy | None:
@@ -121,7 +122,13 @@ class Diagnosis:
         return "\n".join([self.verdict, *step, *map(str, self.told), rate])
 
 
+def _passed(finding: Finding) -> bool:
+    """Return whether a finding is that of a test of calibration that found nothing."""
+    return finding.key == PASSED
+
+
 def _may_be_chance(finding: Finding) -> bool:
+    """Return whether a test found it with a p-value that tests of good fits have now and then."""
     return finding.p is not None and finding.p > _CLEAR
 
 
@@ -175,7 +182,7 @@ def diagnose(
 @gradients()
 def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """Run all checks on evidence, whose numbers are computed as they are asked for."""
-    found = sorted(findings(ALL_CHECKS, evidence), key=lambda one: ("warning", "note", "fine").index(one.kind))
+    found = sorted(findings(ALL_CHECKS, evidence), key=lambda one: rank(one.kind))
     data = evidence.held_out
     num = 0 if data is None else len(evidence.judged)
     num_groups = 0 if data is None or data.groups is None else len(data.groups[evidence.judged_rows].unique())

@@ -4,12 +4,11 @@ import dataclasses
 import functools
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
-Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]
-SEVERITIES: tuple[Severity, ...] = ("warning", "unjudged", "care", "open", "note", "fine")  # from the worst on
+Severity = Literal["warning", "unjudged", "care", "open", "note", "fine"]  # from the worst on
 Values = dict[str, int | float | str]
 _NO_TEMPLATES = ("sentences", "tries", "rows", "trust", "remedies")  # tables of words.toml with words of another kind
 WORDS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
@@ -113,6 +112,11 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{_MARKS[self.kind]} {self.said()}"
+
+
+def rank(severity: Severity) -> int:
+    """Return the place of a severity, or of a kind, among all, from 0 for the worst on."""
+    return get_args(Severity).index(severity)
 
 
 def lowered(clause: str) -> str:
