@@ -129,8 +129,8 @@ def kfold(
 
     data = in_memory(data)
     groups = data.groups if groups is None else groups
-    members = None if groups is None else numbered(groups, len(data), "groups")
-    labels = _folds(folds, members, model, data, derive(seed, "folds"))
+    group_of_row = None if groups is None else numbered(groups, len(data), "groups")
+    labels = _folds(folds, group_of_row, model, data, derive(seed, "folds"))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
     elpd, seen = np.empty(len(data)), _scores(whole, data, num_draws)
@@ -139,8 +139,8 @@ def kfold(
     difference = float((seen - elpd).sum())
     found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, p=difference, n_folds=len(fits))
     found.p_kfold_i = found.elpd_i.copy(data=seen - elpd)
-    if members is not None:
-        found.se, found.elpd_i.attrs["groups"] = _error_over(members, elpd), tuple(members.tolist())
+    if group_of_row is not None:
+        found.se, found.elpd_i.attrs["groups"] = _error_over(group_of_row, elpd), tuple(group_of_row.tolist())
     return found
 
 
@@ -156,8 +156,8 @@ def _folds(folds: Any, groups: np.ndarray | None, model: BNN, data: Data, seed: 
         if labels.max() < 1 or groups is not None:
             raise InputError("`folds` must be a number, or name two folds or more, which `groups` do not go with.")
         return labels
-    members = same_inputs(data.x).numpy() if groups is None else groups
-    _, first, group = np.unique(members, return_index=True, return_inverse=True)
+    group_of_row = same_inputs(data.x).numpy() if groups is None else groups
+    _, first, group = np.unique(group_of_row, return_index=True, return_inverse=True)
     most = len(data) if groups is None else len(first)
     if not 2 <= folds <= most:
         what = "examples" if groups is None else "groups"
@@ -183,8 +183,8 @@ def fit_each(model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progre
     most = max(1, _WEIGHTS_AT_ONCE // model.num_weights) if side_by_side else 1
     groups: list[list[int]] = []
     for size in dict.fromkeys(map(len, sets)):
-        members = [index for index, data in enumerate(sets) if len(data) == size]
-        groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
+        of_size = [index for index, data in enumerate(sets) if len(data) == size]
+        groups += [part.tolist() for part in np.array_split(of_size, -(-len(of_size) // most))]
     posteriors: dict[int, Any] = {}
     with progress_bar(groups, desc="fits", unit="group" if side_by_side else "fit", shown=progress) as bar:
         for first, *others in bar:
@@ -247,9 +247,9 @@ def loo(
     return _mark(result, data, "" if is_exact else "LOO under q")
 
 
-def _error_over(members: Any, scores: np.ndarray) -> float:
+def _error_over(group_of_row: Any, scores: np.ndarray) -> float:
     """Return the standard error of a sum of scores (N,) that are independent between groups only."""
-    sums = np.bincount(members, scores)
+    sums = np.bincount(group_of_row, scores)
     return math.sqrt(len(sums) * sums.var())
 
 
