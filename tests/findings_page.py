@@ -18,7 +18,6 @@ ANCHORS = {
     "The data": "held-out-data",
 }
 Section = Literal["Simpler models", "Training", "Markov chains", "Predictions", "The data"]
-CHEAP = {*FIT_END_CHECKS}
 
 
 class Row(NamedTuple):
@@ -90,7 +89,7 @@ def section(title):
     found, asked = {}, []
     for row in (row for row in ROWS if row.section == title):
         computed = " ".join(inspect.getdoc(ALL_CHECKS[row.check]).split())
-        name = f"`{row.statistic or row.check}`{'*' * (row.check in CHEAP)}"
+        name = f"`{row.statistic or row.check}`{'*' * (row.check in FIT_END_CHECKS)}"
         found.setdefault((computed, row.false_alarm), []).append(name)
         asked += [f"| `{name}` | {lead} | {advice} |" for name, lead, advice in cells(row)]
     lines = [f"## {title} {{#{ANCHORS[title]}}}", "", "| finding | the message begins | what to do |", "|---|---|---|"]

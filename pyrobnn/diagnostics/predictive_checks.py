@@ -92,6 +92,7 @@ def predictive_tests(prediction: Prediction, y: Any, simulated: Tensor, *, seed:
 
 
 def _p_value(value: float, null: np.ndarray, expected: float, error: float, *, is_ranked: bool) -> float:
+    """Return the p-value of a statistic, of Student's t or of the rank among simulated ones (R,)."""
     from scipy.stats import t as student
 
     below, above = (null <= value).sum(), (null >= value).sum()
@@ -107,6 +108,7 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
     medians = ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
 
     def statistics(y: Tensor) -> dict[str, float]:
+        """Return the statistics of targets, by name."""
         values = {"surprise": float(prediction.log_prob(y).double().mean())}
         if medians is not None:
             away = pit(prediction, y, seed=seed).double() - 0.5

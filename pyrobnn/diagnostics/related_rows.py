@@ -79,6 +79,7 @@ def _in_blocks(columns: Sequence[_Column]) -> Finding | None:
 
 
 def _shared(columns: Sequence[_Column]) -> Finding | None:
+    """Return the finding of the column that shares groups of rows with most others, and of these."""
     generator, partners = np.random.default_rng(0), dict[str, list[str]]()
     heads = {column.name: column.ranks[:_MOST_ROWS_OF_A_SEARCH] for column in columns}
     sizes = {name: len(np.unique(ranks)) for name, ranks in heads.items()}

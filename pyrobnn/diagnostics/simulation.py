@@ -145,6 +145,7 @@ def _share_below(draws: np.ndarray, truth: Any, generator: np.random.Generator) 
 
 
 def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
+    """Return the report on the ranks of truths, from 0 to 1, (simulations, ...) by name."""
     import arviz as az
     import pandas as pd
     from scipy.stats import wilcoxon
