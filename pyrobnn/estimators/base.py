@@ -123,9 +123,8 @@ class AbstractBNN(Parameters):
         used = np.ones(len(targets.values), dtype=bool) if weights is None else weights > 0
         columns, y = table.columns[used].reset_index(drop=True), targets.values[used]
         coding = Coding.learn(table, columns, y, targets.kind) if known is None else known.widened(columns)
-        by_row = {"weights": weights, "groups": numbers}
-        of_used = {name: None if values is None else values[used] for name, values in by_row.items()}
-        return coding, coding.data(columns, y, **of_used, standardize=self.standardize)
+        used_weights, used_groups = (None if each is None else each[used] for each in (weights, numbers))
+        return coding, coding.data(columns, y, weights=used_weights, groups=used_groups, standardize=self.standardize)
 
     def _require_fit(self) -> Fitted:
         check_is_fitted(self, "_fitted")

@@ -74,11 +74,10 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def _labels(self, given: ArrayLike, order: list[Any] | None) -> np.ndarray:
         """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
         labels = np.unique(given)
-        likelihood = as_likelihood(self._given().likelihood)
-        num = likelihood.num_ordered
+        num = as_likelihood(self._given().likelihood).num_ordered
         if num is not None and order is not None:
             labels = np.array(order if len(order) == num else [label for label in order if label in labels])
-        require_order(likelihood, labels.tolist(), is_ordered=order is not None)
+        require_order(labels.tolist(), num, is_ordered=order is not None)
         return labels
 
     def _targets(self, y: ArrayLike, known: TargetKind | None = None) -> Targets:

@@ -229,9 +229,8 @@ def require_whole(y: Tensor, name: str, what: str = "labels") -> None:
         raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.", page=PAGE)
 
 
-def require_order(likelihood: Any, labels: Sequence[Any], *, is_ordered: bool) -> None:
-    """Refuse labels for a likelihood of ordered ones: texts without an order, and others than there are."""
-    num = as_likelihood(likelihood).num_ordered
+def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -> None:
+    """Refuse labels for a likelihood of `num` ordered ones: texts without an order, and others than there are."""
     if num is not None and not is_ordered and len(labels) > 2 and isinstance(labels[0], str):
         lacks = f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none"
         ordered = "ordered categories, pd.Categorical(y, [first, ..., last], ordered=True)"

@@ -150,13 +150,12 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
 
 def copies_of(imputer: Imputer | None, x: np.ndarray) -> Iterator[Tensor]:
     """Yield rows (N, features) as often as predictions draw the values that they lack: once where they lack none."""
-    lacks = np.zeros(len(x), dtype=bool) if imputer is None else imputer.lacking(x).any(1)
-    if imputer is None or not lacks.any():
+    if imputer is None or not (lacks := imputer.lacking(x).any(1)).any():
         yield torch.tensor(x)
         return
     for drawn in imputer.copies(x[lacks], TO_PREDICT):
         copy = torch.tensor(x)
-        copy[torch.from_numpy(lacks)] = torch.from_numpy(drawn)
+        copy[lacks] = torch.from_numpy(drawn)
         yield copy
 
 

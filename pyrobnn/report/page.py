@@ -31,7 +31,7 @@ from pyrobnn.report import words
 from pyrobnn.tables.schema import Input
 from pyrobnn.verdict.evidence import Evidence
 
-_AUDIT_DRAWS, _MOST_AUDITS = 300, 30
+_AUDIT_DRAWS, _MOST_LISTED = 300, 30  # members whose ELBO the page shows, and rows of a table of its parts
 _PLANE_DRAWS = 100
 _OF_MEANS = ("r2", "rmse", "mae", "median_error")  # scores that least squares have in place of a linear model's
 _FEWEST_FOR_CURVES = 20
@@ -111,8 +111,8 @@ def render(
         baselines=baselines,
         spelling=spelling,
         pictures={name: base64.b64encode(png).decode("ascii") for name, png in figures.items()},
-        audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
-        most_rows=_MOST_AUDITS,
+        audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_LISTED]],
+        most_listed=_MOST_LISTED,
         facts=facts,
         parts=parts,
         inputs=inputs or [f"arrays of shape {shape_of(train.x[0])}"],

@@ -60,18 +60,21 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence,
     if name is None:
         return ""
     verb, before, after = WORDS["first"][name]
-    written = {"log_likelihood": "{:.2f}".format, "rmse": "{:.3g}".format}.get(name, _share)
-    simple = {model: written(entries[name].value) for model, entries in [*baselines.items()][::-1] if name in entries}
-    num, part = num_scored or len(evidence.held_out or evidence.train), "held-out" if evidence.held_out else "training"
-    where = f"{'' if evidence.held_out else 'its own '}{counted(num, f'{part} example')}"
-    value = f"{before}{written(scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
-    usual = "an ordinary" if name in ("r2", "rmse") and evidence.likelihood.noise is None else "a"
-    names = {"constant": "a constant", "linear": f"{usual} linear model"}
-    rest = " and ".join(f"{names[model]} {of}" for model, of in simple.items() if (model, of) != ("constant", "none"))
-    return f"The network {verb} {value} {where}{rest and ', '}{rest}."
+    value = f"{before}{_written(name, scores[name].value)}{after.replace('{}', evidence.train.target_name)}"
+    num, is_unseen = num_scored or len(evidence.held_out or evidence.train), evidence.held_out is not None
+    where = counted(num, "held-out example") if is_unseen else f"its own {counted(num, 'training example')}"
+    is_ordinary = name in ("r2", "rmse") and evidence.likelihood.noise is None
+    models = {"linear": "an ordinary linear model" if is_ordinary else "a linear model", "constant": "a constant"}
+    scored = [model for model in models if name in baselines.get(model, {})]
+    told = [f"{models[model]} {_written(name, baselines[model][name].value)}" for model in scored]
+    beside = " and ".join(one for one in told if one != "a constant none")
+    return f"The network {verb} {value} {where}{beside and ', '}{beside}."
 
 
-def _share(value: float) -> str:
+def _written(name: str, value: float) -> str:
+    """Return a score as the first sentence has it: a density, an error, or else a share."""
+    if name in ("log_likelihood", "rmse"):
+        return f"{value:.2f}" if name == "log_likelihood" else f"{value:.3g}"
     return "none" if value < _NONE else f"{100 * value:.{0 if value < 0.99 or value == 1 else 1}f} %"
 
 

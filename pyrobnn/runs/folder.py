@@ -103,10 +103,9 @@ def new_run(run_dir: Path, spec_toml: str, checksum: str, *, overwrite: bool) ->
     asked = f"# of data {checksum}\n{spec_toml}"
     if not (mark.is_file() and mark.read_text(encoding="utf-8").partition("\n")[2] == asked):
         if not overwrite and (_has_work(folder) or os.path.lexists(run_dir)):
-            has = (
-                f"{folder} has a run of other settings or data, which was interrupted: {resume(folder)} goes on with it"
-            )
-            raise InputError(f"{has}. Choose another folder, or replace it with --overwrite.")
+            has = f"{folder} has a run of other settings or data, which was interrupted"
+            remedy = f"{resume(folder)} goes on with it. Choose another folder, or replace it with --overwrite"
+            raise InputError(f"{has}: {remedy}.")
         shutil.rmtree(folder, ignore_errors=True)
         with new_file(mark) as file:
             first = f"# Not finished: the same command, or {resume(folder)}, goes on."

@@ -20,9 +20,9 @@ from pyrobnn.inference import Ensemble, parts
 from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import choose, settled
 from pyrobnn.inference.method import Engine, Run, guide_of, with_guide
-from pyrobnn.likelihoods.base import require_order, with_offset
+from pyrobnn.likelihoods.base import as_likelihood, require_order, with_offset
 from pyrobnn.posterior.record import ChoiceRecord
-from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, check_sections, read_section, read_spec
+from pyrobnn.runs.spec_files import OF_ANY_FIT, DataSpec, apply_overrides, data_of, read_section, read_spec
 from pyrobnn.tables.schema import Task
 from pyrobnn.tables.table import FEWEST_ROWS
 
@@ -41,6 +41,7 @@ class FitSpec:
     A `method` has its guide. Without one that of the estimators is taken, with `guide` and `settings` for its own.
     """
 
+    error_prefix: ClassVar[str] = ""  # `read_section` names the section
     method: Annotated[Any, optional("method")] = None
     guide: Annotated[Any, optional("guide")] = None
     settings: Options = FrozenDict()
@@ -50,7 +51,7 @@ class FitSpec:
 
     def __post_init__(self) -> None:
         if self.method is not None and (self.guide is not None or self.settings):
-            raise InputError("[fit] `guide` and `settings` are for the default method: set them in the `method`.")
+            raise InputError("`guide` and `settings` are for the default method: set them in the `method`.")
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
@@ -83,6 +84,7 @@ class FitSpec:
 class PredictSpec:
     """How to predict: the number of posterior draws."""
 
+    error_prefix: ClassVar[str] = ""  # likewise
     num_draws: Count = 500
 
 
@@ -124,10 +126,10 @@ class RunSpec:
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> "RunSpec":
         """Return the spec that tables stand for, as `as_dict` returns them."""
-        check_sections(tables)
-        sections = {name: _read(name, table) for name, table in tables.items()}
+        data = data_of(tables)
+        sections = {name: _read(name, table) for name, table in tables.items() if name != "data"}
         fit = sections.pop("fit", FitSpec()).trains(sections.pop("guide", None))
-        return cls(fit=fit, **sections)
+        return cls(data=data, fit=fit, **sections)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sections as tables."""
@@ -143,9 +145,10 @@ class RunSpec:
         return tomli_w.dumps(self.as_dict())
 
     def prepare(self, tell: Callable[[str], object] = lambda _: None, *, progress: bool = False) -> "Prepared":
-        """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit.
+        """Load the data, choose the parts that are open, build the model, and refuse parts that do not fit.
 
-        `tell` takes lines on the data as they were read, and before a fit that may be long, or that shows no progress.
+        That is `_load`, then `choose` and `settled`, then `Prepared.of`, then `check_validation`. `tell` takes lines on
+        the data as they were read, and before a fit that may be long, or that shows no progress.
         """
         resolve_device(self.fit.device)
         dataset = self._load()
@@ -157,17 +160,11 @@ class RunSpec:
         try:
             facts = parts.Facts.of(dataset.task, train, given, num_classes=len(dataset.class_names) or None)
             choice = choose(facts)
-            method = choice.candidates[0].method
-            guide, settings = guide_of(method), to_dict(method.offer().inner or method)
-            leaves_length = {"steps", "epochs"}.isdisjoint(settings)
-            if guide is not None and not as_guide(guide).seeks_mode and leaves_length:
-                tell(f"{advised('fitting until it has converged, or for some steps', 'fit.steps=5000')} ...")
-            elif not progress:
-                tell("fitting ...")
-            chosen, record = settled(choice, train, self.fit.run(progress=progress))
-            train, whole = (each.with_inputs(chosen.inputs) for each in (train, dataset.data))
+            _tell_of_the_fit(choice.candidates[0].method, tell, progress=progress)
+            chosen_parts, record = settled(choice, train, self.fit.run(progress=progress))
+            train, whole = (each.with_inputs(chosen_parts.inputs) for each in (train, dataset.data))
             dataset = dataclasses.replace(dataset, data=whole)
-            prepared = Prepared.of(self._filled(chosen, dataset), dataset, train, test, record)
+            prepared = Prepared.of(self._filled(chosen_parts, dataset), dataset, train, test, record)
             prepared.spec.to_toml()  # a file can hold it
             check_validation(whole, prepared.bnn, make_source(train, prepared.bnn, None, seed=0), seed=0)
         except InputError as error:
@@ -197,7 +194,8 @@ class RunSpec:
             has = f"{self.data.path} has {counted(len(dataset.data), 'row')} with a target"
             raise InputError(f"{has}, and a fit needs at least {FEWEST_ROWS}, some to be scored on: collect more.")
         if dataset.task == "classification":
-            require_order(self.likelihood, dataset.class_names, is_ordered=dataset.is_ordered)
+            num = as_likelihood(self.likelihood).num_ordered
+            require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
         return dataset
 
 
@@ -230,9 +228,17 @@ def _as_read(dataset: Dataset, held_out: int) -> str:
     return f"{source}: {counted(len(data), 'row')}. {task} on {inputs}. {held_out} held out."
 
 
+def _tell_of_the_fit(method: Any, tell: Callable[[str], object], *, progress: bool) -> None:
+    """Tell that a fit begins: that it ends when it has converged, or, without progress, that it runs."""
+    guide, settings = guide_of(method), to_dict(method.offer().inner or method)
+    if guide is not None and not as_guide(guide).seeks_mode and {"steps", "epochs"}.isdisjoint(settings):
+        tell(f"{advised('fitting until it has converged, or for some steps', 'fit.steps=5000')} ...")
+    elif not progress:
+        tell("fitting ...")
+
+
 def _read(name: str, table: Any) -> Any:
     if name == "net" and isinstance(table, dict):
         table = {"type": "mlp"} | table
-    readers = {"data": lambda section: DataSpec(**section), "predict": lambda section: PredictSpec(**section)}
-    readers["fit"] = FitSpec.from_table
+    readers = {"fit": FitSpec.from_table, "predict": lambda section: PredictSpec(**section)}
     return read_section(name, table, readers.get(name) or parts.PARTS[name].resolve, takes_text=name in _PARTS)

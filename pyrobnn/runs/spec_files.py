@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 _OTHER_SPLITS = {"test_last": ("test", "groups", "split"), "groups": ("test_last",), "test": ("test_last",)}
+"""Settings of [data] that hold rows out, with those that they exclude."""
 _OF_A_TABLE = ("path", *fields_of(Reading))
 OF_ANY_FIT = ("seed", "device", "engine")  # keys of [fit] that do not belong to the method
 
@@ -62,15 +63,17 @@ class DataSpec(Reading, FileSpec):
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.path is None) or (self.path is not None and self.target is None):
-            raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
+            raise InputError("needs a `name`, or a `path` with a `target`, not both.")
         if self.target is not None and self.target in (*self.drop, self.groups):
-            raise InputError(f"[data] `drop` or `groups` names the target {self.target!r}: leave it out there.")
-        of_a_file = [fields_of(DataSpec)[name] for name in (*_OF_A_TABLE, "test_last")]
-        given = [field.name for field in of_a_file if getattr(self, field.name) != field.default]
-        if self.name is not None and given:
-            raise InputError(f"[data] `{given[0]}` belongs to a `path`; a data set by `name` knows its own.")
-        if self.test_last is not None and (self.test, self.groups, self.split) != (None, None, 0):
-            raise InputError("[data] `test_last` holds the last rows out: leave out `test`, `groups` and `split`.")
+            raise InputError(f"`drop` or `groups` names the target {self.target!r}: leave it out there.")
+        if self.name is not None and (of_a_file := self._given(*_OF_A_TABLE, "test_last")):
+            raise InputError(f"`{of_a_file[0]}` belongs to a `path`; a data set by `name` knows its own.")
+        if self.test_last is not None and self._given(*_OTHER_SPLITS["test_last"]):
+            *others, last = (f"`{name}`" for name in _OTHER_SPLITS["test_last"])
+            raise InputError(f"`test_last` holds the last rows out: leave out {', '.join(others)} and {last}.")
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) != fields_of(DataSpec)[name].default]
 
     def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
         """Return the data set, a table of the task `implied` if it leaves it open; `all_rows` as in `load_table`."""
@@ -131,7 +134,8 @@ def sections_of(path: Path, given: Mapping[str, Any], changes: Sequence[str], re
 
 
 def data_of(tables: Mapping[str, Any]) -> DataSpec:
-    """Return the section [data] of a spec."""
+    """Return the section [data] of a spec, whose sections are checked."""
+    check_sections(tables)
     return read_section("data", tables["data"], lambda table: DataSpec(**table))
 
 
@@ -163,8 +167,7 @@ def read_section[T](name: str, table: Any, read: Callable[[Any], T], *, takes_te
     try:
         return read(table)
     except InputError as error:
-        message = str(error).removeprefix(f"{name.capitalize()}Spec: ").removeprefix(f"[{name}] ")
-        raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
+        raise InputError(f"[{name}] {error}") from None
 
 
 def apply_overrides(

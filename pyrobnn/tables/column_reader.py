@@ -137,10 +137,7 @@ class ColumnReader:
         return ReadColumn(texts, before)
 
     def _as_numbers(self, texts: "pd.Series", before: Numbers | None) -> ReadColumn | None:
-        """Return texts as numbers if at least half are, or the column is known to hold them, else None.
-
-        Texts that are no numbers are noted or refused. A column that both marks read, and nobody told, gets a note.
-        """
+        """Return texts as numbers if half are, else None; note or refuse other texts, and note a doubtful mark."""
         is_open = self.reading.decimal is None and (before is None or before.decimal is None)
         mark, numbers, by_other_mark = self._by_mark(texts, before)
         strange = texts[numbers.isna()].dropna()
@@ -161,10 +158,7 @@ class ColumnReader:
         return ReadColumn(numbers.astype(np.int64) if is_whole else numbers, Numbers(decimal=mark), note)
 
     def _by_mark(self, texts: "pd.Series", before: Numbers | None) -> tuple[Decimal, "pd.Series", "pd.Series"]:
-        """Return the mark of decimals, and the texts as numbers by it and by the other mark.
-
-        The mark is that of the fit, or else the one that reads the most texts, the one told where both do.
-        """
+        """Return the mark of the fit, or else that which reads most texts, and numbers by it and by the other mark."""
         marks: tuple[Decimal, Decimal] = (",", ".") if self.reading.decimal == "," else (".", ",")
         by_mark = {mark: numbers_of(texts, mark) for mark in marks}
         stored = None if before is None else before.decimal

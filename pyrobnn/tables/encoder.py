@@ -70,8 +70,7 @@ class Encoder:
 
     def read(self, source: Any, *, sep: str | None = None, encoding: str | None = None) -> Table:
         """Return the columns of the fit in a file or a frame, read as in the fit."""
-        # A file is parsed by the mark that was told for the fit, or else by a point. Columns that still hold texts are
-        # read by the marks that the fit stored, and get a note where nobody told one.
+        # files are parsed by the mark that was told, or a point; what is still text by those that the fit stored
         written = Reading(sep=sep, decimal=self.decimal or ".", encoding=encoding)
         frame, file = frame_of(source, list(self.columns), written)
         as_in_fit = Reading(decimal=self.decimal, missing=self.missing)
