@@ -375,10 +375,10 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
 def test_effects_of_many_categories_name_their_column_and_show_the_most_frequent_apart_from_each_other():
     patient = np.repeat(np.arange(30), [3] * 22 + [4] * 8)
     data = bnn.Data(np.eye(30)[patient], patient / 30)
-    layout = [Input(f"p_{one}", "p", f"p: {one}", category=f"P{one:03d}") for one in range(30)]
+    layout = [Input(f"p_{one}", "p", f"p: {one}", category=f"Room{one:03d}") for one in range(30)]
     posterior = bnn.BNN(bnn.MLP(30, [], 1)).fit(data, guide="map", steps=2, **FIT)
     figure = plots.effects(posterior, data, groups={"p": [*range(30)]}, layout=layout, num_draws=2)
-    assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == [f"P{one:03d}" for one in range(22, 30)]
+    assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == [f"Room{one:03d}" for one in range(22, 30)]
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xticklabels()[0].get_rotation()) == ("p, 8 of 30", 60)
 
 
@@ -390,8 +390,7 @@ def test_effects_of_classes_are_probabilities_of_the_second(two):
     up = labelled(axis, "mean").get_ydata()
     assert up[0] < up[-1]  # class 1 where x0 is above 0
     low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())
-    assert low.min() >= 0
-    assert high.max() <= 1
+    assert 0 <= low.min() <= high.max() <= 1
 
 
 def gappy_dates(num=160):
@@ -447,25 +446,27 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
 
 
 @pytest.mark.parametrize("ends", [(2000, 2010), (2019, 2021), (0.02, 0.98), (1200, 9800), (1e5, 9e5)])
-def test_numbers_below_a_panel_stand_apart_in_a_picture_four_inches_wide(ends):
+def test_words_and_numbers_below_a_panel_are_whole_and_apart_in_a_picture_four_inches_wide(ends):
     x = np.linspace(*ends, 121).round(2)[:, None]
-    pair = bnn.Data(np.hstack([x, x[::-1]]), x[:, 0], standardize=True)
+    names = ["year_of_the_construction", "area_in_square_kilometre"]
+    pair = bnn.Data(np.hstack([x, x[::-1]]), x[:, 0], standardize=True, feature_names=names)
+    columns = pd.DataFrame({"importance": x[:2, 0], "stderr": 0.0}, index=names)
     fits = [bnn.BNN(bnn.MLP(num, [], 1)).fit(pair.x[:, :num], pair.y, guide="map", steps=2, **FIT) for num in (1, 2)]
-    figures = plots.fit_1d(fits[0], (x, x[:, 0])), plots.effects(fits[1], pair), plots.decision_surface(fits[1], pair)
-    for figure, width in zip(figures, (4, 4, 12), strict=True):
+    narrow = plots.fit_1d(fits[0], (x, x[:, 0])), plots.effects(fits[1], pair), plots.importance(columns)
+    for figure, width in (*((one, 4) for one in narrow), (plots.decision_surface(fits[1], pair), 12)):
         figure.set_size_inches(width, 4)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         for axis in figure.axes:
             low, high = axis.get_xlim()
             shown = [one.get_window_extent() for one in axis.get_xticklabels() if low <= one.get_position()[0] <= high]
             gaps = [right.x0 - left.x1 for left, right in pairwise(shown)]
             assert min(gaps, default=9) >= 5 * figure.dpi / 72  # points
+            assert axis.xaxis.label.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_shares_of_a_frequent_class_end_at_one():
     often = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.95, 0.05]).expand(40, 60, 2)))
-    ticks = plots.predictive_check(often, [0] * 60).axes[0].get_yticks()
-    assert ticks.max() == 1
+    assert plots.predictive_check(often, [0] * 60).axes[0].get_yticks().max() == 1
 
 
 def moments(curve):

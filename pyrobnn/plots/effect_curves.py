@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 
 _CURVE_POINTS = 15
 _MOST_DOTS, _MOST_CATEGORIES = 10, 8
-_LETTERS_UNDER_A_PANEL, _TOO_MANY_TICKS = 18, 4
+_LETTERS_UNDER_A_PANEL = 34
 _MOST_EXAMPLES = 100
 _MOST_COLUMNS = 6
 _MOST_BARS = 15
 _FRAME_INCHES = 1.4
 _ROW_INCHES = 0.28
-_PANELS_ACROSS = 2
-_PANEL_INCHES = (2.9, 2.3)
+_PANEL_INCHES = (4.0, 1.4)  # below each other: a name of 24 letters fits, on a phone too
 _CURVE_QUANTILES = (0.02, 0.98)  # of the examples or of their different values: outside of them are few
 _VISIBLE_SHARE = 0.06  # of the range of all curves, from which on a band is wider than its line
 _DATE_LABEL_PAD = 13.0  # points between the labels of dates and the name of their axis, for the year or month
-_FREE_SHARE_ABOVE, _FREE_SHARE_BEFORE_MISSING = 0.05, 0.08
+_FREE_SHARE_ABOVE, _FREE_SHARE_BEFORE_MISSING = 0.05, 0.16
 
 
 def effects(
@@ -101,10 +100,10 @@ def effects(
 
 def _figure(columns: Mapping[str, list[int]], curves: "Sequence[_Curve]", layout: Sequence[Input]) -> Figure:
     """Return a figure with a panel for each column; all have the same limits."""
-    figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
+    figure, axes = grid(len(columns), 1, _PANEL_INCHES)
     low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
     margin = _FREE_SHARE_ABOVE * (high - low) or 1.0
-    for number, (axis, (name, places), curve) in enumerate(zip(axes, columns.items(), curves, strict=True)):
+    for axis, (name, places), curve in zip(axes, columns.items(), curves, strict=True):
         start = layout[places[0]].start
         _draw(axis, curve, first_day=start)
         is_part, num = len(curve.levels.places) > _MOST_DOTS and start is None, len(curve.levels.names)
@@ -112,7 +111,6 @@ def _figure(columns: Mapping[str, list[int]], curves: "Sequence[_Curve]", layout
         axis.set_xlabel(plain(layout[places[0]].name if is_part else name) + of_all)
         axis.locator_params(axis="y", nbins=4)
         axis.set_ylim(low - margin, high + margin)
-        axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
     figure.supylabel(curves[-1].label, fontsize=10)
     handles, (spread, mean_name) = axes[0].get_legend_handles_labels()
     widest = max(float((curve.high - curve.low).max()) for curve in curves)
@@ -221,10 +219,10 @@ def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
         return
     if first_day is None:
         ends = [float(places.min()), float(places.max())] if num else [0.0, 1.0]
-        axis.locator_params(axis="x", nbins=2, integer=bool(not is_curve and (places % 1 == 0).all()))
+        axis.locator_params(axis="x", nbins=4, integer=bool(not is_curve and (places % 1 == 0).all()))
         near = axis.xaxis.get_major_locator().tick_values(*ends)
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
-        axis.set_xticks(within[:: 1 + len(within) // _TOO_MANY_TICKS] if len(within) > 1 else ends)
+        axis.set_xticks(within if len(within) > 1 else ends)
     else:
         locator = AutoDateLocator(minticks=2, maxticks=4)
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
@@ -240,7 +238,7 @@ def _draw_missing(axis: Axes, mean: np.ndarray, low: np.ndarray, high: np.ndarra
     _dots(axis, np.array([place]), mean, low, high, is_named=False)
     axis.xaxis.set_ticks(ticks)
     axis.set_xticks([place], ["missing"], minor=True)
-    axis.tick_params(axis="x", which="minor", length=3.5, pad=15, labelsize=8.5)
+    axis.tick_params(axis="x", which="minor", length=3.5, labelsize=8.5)
 
 
 def _dots(
@@ -280,7 +278,7 @@ def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
     axis.hlines(rows, loss - 2 * error, loss + 2 * error, color=LIGHT_BLUE, linewidth=5, label="±2 se")
     axis.plot(loss, rows, "o", color=BLUE, ms=5)
     axis.set_yticks(rows, [plain(str(name)) for name in shown.index])
-    axis.set(ylim=(len(shown) - 0.4, -0.6), xlabel="loss in log score (nats an example)")
+    axis.set(ylim=(len(shown) - 0.4, -0.6), xlabel="loss in log score (nats)")
     title(axis, f"Importance, {len(shown)} of {len(table)} columns" if len(shown) < len(table) else "Importance")
     legend(axis, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
     return figure

@@ -180,13 +180,11 @@ def _of_columns(
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return
     pictures = {"importance": plots.importance(table)}
+    pictures["importance"].set_figheight(max(pictures["importance"].get_size_inches()))  # stands beside tall ones
     if has_means:
         groups = {str(name): columns[str(name)] for name in table.index[:_MOST_EFFECTS]}
         options: Any = {"class_names": evidence.class_names, "layout": layout}
         pictures["effects"] = plots.effects(posterior, scored, groups=groups, num_draws=draws, **options)
-        width, height = pictures["effects"].get_size_inches()  # the two stand beside each other
-        beside = pictures["importance"]
-        beside.set_figheight(max(beside.get_figheight(), beside.get_figwidth() * height / width))
     yield from pictures.items()
 
 
