@@ -28,7 +28,7 @@ from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import allow_new_home, local_parameters
 from pyrobnn.distributions.units import Scaler
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
-from pyrobnn.priors.base import as_prior, covered, starts
+from pyrobnn.priors.base import as_prior, covered, starts_of
 from pyrobnn.priors.given import by_site
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class BNN(PyroModule):
     @property
     def initial_values(self) -> dict[str, Tensor]:
         """Starting values by site name: the network's weights, and the prior's values for the sites it adds."""
-        added = starts(self.prior, self._weights) if self.site_names else {}
+        added = starts_of(self.prior, self._weights) if self.site_names else {}
         return self._weights | added | {name: value.to(self.like) for name, value in self.kept_sites.items()}
 
     @property

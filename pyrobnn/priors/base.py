@@ -88,12 +88,12 @@ def covered(prior: Prior, names: list[str]) -> list[str]:
     return prior.covers(names) if isinstance(prior, Choosing) else names
 
 
-def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def starts_of(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the starting values of the sites that a built prior adds, by site name."""
     return module.starts(values) if isinstance(module, Starting) else {}
 
 
-def at_scales(module: PyroModule, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def at_scales_of(module: PyroModule, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the scales that a built prior adds as sites, by name, where weights have measured scales."""
     return module.at_scales(values, scales) if isinstance(module, Measurable) else {}
 

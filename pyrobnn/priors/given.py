@@ -16,7 +16,7 @@ from torch.distributions import Distribution, Transform
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import assign, setting, to_dict
-from pyrobnn.priors.base import Prior, at_scales, over, registry, starts
+from pyrobnn.priors.base import Prior, at_scales_of, over, registry, starts_of
 
 _NONE = {"type": "none"}
 
@@ -114,6 +114,7 @@ def _like(tensor: Tensor, value: Tensor) -> Tensor:
 
 
 def _over_parameter(distribution: Any, name: str, value: Tensor) -> TorchDistributionMixin:
+    """Return the distribution of a parameter, from that or from the distribution of its entries; refuse others."""
     if not isinstance(distribution, TorchDistributionMixin):
         raise InputError(f"The prior of {name!r} must be one of pyro.distributions, got {distribution!r}.")
     batch, event = distribution.batch_shape, distribution.event_shape
@@ -193,16 +194,12 @@ class PriorByName(PyroModule):
         return self._child(name)(name, value)
 
     def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given: dict[str, Tensor] = {}
-        for name, value in values.items():
-            given |= starts(self._child(name), {name: value})
-        return given
+        added = (starts_of(self._child(name), {name: value}) for name, value in values.items())
+        return {site: start for starts in added for site, start in starts.items()}
 
     def at_scales(self, values: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given: dict[str, Tensor] = {}
-        for name, value in values.items():
-            given |= at_scales(self._child(name), {name: value}, scales)
-        return given
+        added = (at_scales_of(self._child(name), {name: value}, scales) for name, value in values.items())
+        return {site: latent for latents in added for site, latent in latents.items()}
 
     def _child(self, name: str) -> PyroModule:
         return getattr(self, self._child_of[name])

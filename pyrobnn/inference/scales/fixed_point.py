@@ -79,12 +79,7 @@ class PriorScales:
 
     @classmethod
     def of(
-        cls,
-        bnn: BNN,
-        weights: Mapping[str, Tensor],
-        group: Tensor,
-        hyperprior: Hyperprior = Hyperprior(),
-        held: Collection[str] = (),
+        cls, bnn: BNN, weights: Mapping[str, Tensor], group: Tensor, hyperprior: Hyperprior, held: Collection[str]
     ) -> "PriorScales":
         """Return the scales that a model declares for some weights, under a hyperprior; sites may be held."""
         normals: dict[str, Any] = {name: base_of(law) for name, law in prior_laws(bnn, weights, {}).items()}
@@ -147,12 +142,9 @@ class PriorScales:
         likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
         left_out = {f"likelihood.{name}" for name in numbers}
         state = fitted.net.state_dict(prefix="net.") | fitted.likelihood.state_dict(prefix="likelihood.")
-        return declared.fresh(
-            {"prior": prior | _others(declared, list(scales)), "likelihood": likelihood},
-            device=like.device,
-            target_scale=target_scale,
-            state={name: value for name, value in state.items() if name not in left_out},
-        )
+        state = {name: value for name, value in state.items() if name not in left_out}
+        parts = {"prior": prior | _others(declared, list(scales)), "likelihood": likelihood}
+        return declared.fresh(parts, device=like.device, target_scale=target_scale, state=state)
 
 
 def _flat(values: Iterable[Tensor]) -> Tensor:

@@ -24,15 +24,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, check_calls
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Rows
-from pyrobnn.inference.scales.tuned_mode import (
-    Energy,
-    FirstScales,
-    GaussianProcess,
-    ModeScore,
-    Search,
-    TunedMode,
-    output_process,
-)
+from pyrobnn.inference.scales.tuned_mode import Energy, FirstScales, ModeScore, Search, TunedMode, output_process
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartRecord
 
@@ -136,7 +128,7 @@ class _Starts:
     energies: dict[int, Energy] = dataclasses.field(default_factory=dict)  # of the last start of a model
 
     @contextmanager
-    def running(self, model: int, number: int) -> Iterator[int]:
+    def at_work(self, model: int, number: int) -> Iterator[int]:
         """Show which start is at work, and yield its threads, with the random state of its steps."""
         of_model = f" of likelihood {model + 1}" if len(self.models) > 1 else ""
         self.bar.set_description(f"{self.search.phase}, start {number + 1}{of_model}")
@@ -147,51 +139,52 @@ class _Starts:
     def begun(self, model: int, number: int, rounds: int, origin: Start | None = None) -> Start:
         """Return a start after rounds, those of its origin included, which it begins at if there is any."""
         first = self._first_scales(model, number) if origin is None else FirstScales(mode=origin.mode)
-        with self.running(model, number) as threads:
+        with self.at_work(model, number) as threads:
             records = self.run.engine != "eager"
             parts, energy = self._parts(model), self.energies.get(model)
             mode = TunedMode(*parts, self.search, first=first, records=records, threads=threads, energy=energy)
             self.energies[model] = mode.energy
             volume = float(mode.rows.counts.sum()) * float(self.models[model].source.y_scaler.log_volume())
-            judged = self.judged(mode, range(0 if origin is None else origin.rounds, rounds))
+            judged = self.after_rounds(mode, range(0 if origin is None else origin.rounds, rounds))
             return Start(mode, judged, model, number, volume, rounds, None if origin is None else origin.number)
 
-    def _parts(self, number: int) -> tuple[BNN, dict[str, Tensor], Rows]:
-        """Return a new model, its weights, and the rows in its units."""
-        rival = self.models[number]
-        model, example = rival.source.fresh_model(rival.bnn, self.run.device)
-        check_calls(model, example[0], training=False)
-        sites = latent_sites(model, *example)
-        if strange := [site.name for site in sites if site.name not in model.site_names]:
+    def _parts(self, model: int) -> tuple[BNN, dict[str, Tensor], Rows]:
+        """Return a new copy of a model, its weights, and the rows in its units."""
+        rival = self.models[model]
+        bnn, example = rival.source.fresh_model(rival.bnn, self.run.device)
+        check_calls(bnn, example[0], training=False)
+        sites = latent_sites(bnn, *example)
+        if strange := [site.name for site in sites if site.name not in bnn.site_names]:
             strange_site = f"the model has the latent site {strange[0]!r}"
             raise InputError(f"EvidenceFramework tunes normal priors, and {strange_site}: use SVI.")
         check_entries(self.num_data, rival.source.outputs, sum(site.start.numel() for site in sites))
-        x, *targets = rival.examples(model)
+        x, *targets = rival.examples(bnn)
         unit = 1 / float(rival.source.y_scaler.scale.reshape(-1)[0]) if self.search.are_counts else None
-        return model, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets), unit)
+        return bnn, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets), unit)
 
     @cached_property
-    def _process(self) -> GaussianProcess | None:
+    def _of_process(self) -> FirstScales | None:
         if self.search.per != "input" or not self.search.rounds:
             return None
-        with self.running(0, 0):
-            return output_process(*self._parts(0), self.run.seed)
+        with self.at_work(0, 0):
+            process = output_process(*self._parts(0), self.run.seed)
+        return None if process is None else FirstScales(process=process)
 
     def _first_scales(self, model: int, number: int) -> FirstScales:
         """Return where the scales of a start begin: every other of the first model from a Gaussian process, if any."""
         if model:
             return FirstScales(_LARGEST_NOISE * _NOISE_RATIO_OF_STARTS**number)
-        process = self._process
-        if process is None:
+        of_process = self._of_process
+        if of_process is None:
             noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))
             return FirstScales(float(noises[number]))
         has_labels = as_likelihood(self.models[model].bnn.settings["likelihood"]).has_labels
         less = (_PRECISION_RATIO_OF_STARTS if has_labels else _NOISE_RATIO_OF_STARTS) ** (number // 2)
         if number % 2:
             return FirstScales(_LARGEST_NOISE * less)
-        return FirstScales(less if has_labels else 1.0, process)
+        return dataclasses.replace(of_process, factor=less if has_labels else 1.0)
 
-    def judged(self, mode: TunedMode, rounds: range) -> ModeScore:
+    def after_rounds(self, mode: TunedMode, rounds: range) -> ModeScore:
         """Take rounds of a mode, and judge it; its score is -infinity if its numbers did not stay finite."""
         search = self.search
         try:
@@ -210,6 +203,19 @@ class _Starts:
             return mode.judge()
         except FloatingPointError:
             return ModeScore()
+
+    def to_the_end(self, starts: Sequence[Start], trials: int) -> Iterator[Start]:
+        """Take the rounds after trials of starts that are not too far behind to go on."""
+        rounds, ahead = self.search.rounds, sorted((start.score for start in starts), reverse=True)
+        least = max(ahead[0] - _NATS_BEHIND_TO_END, ahead[: self.search.starts][-1])
+        for place, start in enumerate(starts):
+            self.bar.update(len(starts) * trials + place * (rounds - trials) - self.bar.n)  # ended ones took fewer
+            if start.score < least:
+                yield start._replace(has_ended=True)
+                continue
+            with self.at_work(start.model, start.number):
+                judged = self.after_rounds(start.mode, range(start.rounds, rounds))
+            yield start._replace(judged=judged)
 
 
 def tuned_modes(models: Sequence[Rival], num_data: int, *, run: Run, search: Search) -> Searched:
@@ -231,15 +237,7 @@ def tuned_modes(models: Sequence[Rival], num_data: int, *, run: Run, search: Sea
             for number, origin in enumerate(origins):
                 at_mode = min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin
                 starts.append(work.begun(model, number, *(at_mode if rival.is_like(models[0]) else (trials, None))))
-        ahead = sorted((start.score for start in starts), reverse=True)[: search.starts]
-        least = max(ahead[0] - _NATS_BEHIND_TO_END, ahead[-1])
-        for place, start in enumerate(starts if trials < rounds else []):
-            bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-            if start.score < least:
-                starts[place] = start._replace(has_ended=True)
-                continue
-            with work.running(start.model, start.number):
-                starts[place] = start._replace(judged=work.judged(start.mode, range(start.rounds, rounds)))
+        starts = starts if trials == rounds else [*work.to_the_end(starts, trials)]
         bar.update(num * rounds - bar.n)
     scores = [start.score for start in starts]
     if not np.isfinite(scores).any():

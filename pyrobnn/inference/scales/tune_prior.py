@@ -21,7 +21,7 @@ from pyrobnn.guides.base import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace import Result, assemble, examples, laplace_record, likelihood_curvature, log_likelihood
-from pyrobnn.inference.scales.fixed_point import PriorScales, groups_of, next_variance, sum_by_group
+from pyrobnn.inference.scales.fixed_point import Hyperprior, PriorScales, groups_of, next_variance, sum_by_group
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
@@ -125,17 +125,15 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
         True
     """
     setting = _checked(posterior, per)
-    source = dataclasses.replace(
-        make_source(as_data(data), posterior.bnn, None, seed=posterior.seed),
-        x_scaler=posterior.x_scaler,
-        y_scaler=posterior.y_scaler,
-    )
+    source = make_source(as_data(data), posterior.bnn, None, seed=posterior.seed)
+    source = dataclasses.replace(source, x_scaler=posterior.x_scaler, y_scaler=posterior.y_scaler)
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
         evidence = _problem(posterior, setting, source, per, noise=noise)
         return _tuned(posterior, evidence, _fixed_point(evidence), source)
 
 
 def _checked(posterior: Posterior, per: str) -> Laplace:
+    """Return the guide's setting; refuse posteriors and settings whose prior cannot be tuned."""
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
     if not built(posterior.guide).gaussian_blocks() or laplace is None:
@@ -151,6 +149,7 @@ def _checked(posterior: Posterior, per: str) -> Laplace:
 
 
 def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool) -> Evidence:
+    """Return the evidence of scales around the mode of a posterior; refuse priors and noise that cannot be tuned."""
     bnn, guide = posterior.bnn, copy.deepcopy(posterior.guide)
     values = guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
@@ -160,28 +159,21 @@ def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *
     deviations = spreads(guide)
     point = Point(bnn, weights, conditioned_likelihood(bnn, others), [n for n in bnn.site_names if n in deviations])
     tuned = {name: weights[name] for name in point.sites}
-    prior = PriorScales.of(bnn, tuned, groups_of(tuned, per))
+    prior = PriorScales.of(bnn, tuned, groups_of(tuned, per), Hyperprior(), ())
     prior = dataclasses.replace(prior, counted=(point.flat(deviations) > 0).double(), undetermined=None)
-    precision, likelihood = 1.0, bnn.settings["likelihood"]
+    num_targets, precision, likelihood = 0.0, 1.0, bnn.settings["likelihood"]
     if noise:
         if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
             said = "`noise=True` tunes a single scale of Gaussian noise, known or learned"
             raise InputError(f"{said}, not {likelihood!r}.")
+        num_targets = source.total_weight * math.prod(source.head[1].shape[1:])
         precision = float(bnn.likelihood.scale.detach().reshape(())) ** -2
     data = examples(source, bnn, setting.batch_size, progress=False)
     even = PriorCurvature({name: torch.ones_like(value) for name, value in tuned.items()})
     curvature = likelihood_curvature(setting, point, even, data)
-    return Evidence(
-        point,
-        curvature,
-        guide,
-        prior,
-        squares=prior.deviation(tuned).square().double() * prior.counted,
-        log_likelihood=log_likelihood(point, data, curvature),
-        num_targets=source.total_weight * math.prod(source.head[1].shape[1:]) if noise else 0.0,
-        precision=precision,
-        power=KINDS[setting.curvature].noise_power,
-    )
+    squares = prior.deviation(tuned).square().double() * prior.counted
+    fitted, power = log_likelihood(point, data, curvature), KINDS[setting.curvature].noise_power
+    return Evidence(point, curvature, guide, prior, squares, fitted, num_targets, precision, power)
 
 
 def _fixed_point(evidence: Evidence) -> Tensor:
@@ -204,6 +196,7 @@ def _fixed_point(evidence: Evidence) -> Tensor:
 
 
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
+    """Return the posterior under some scales, with its new record."""
     result, laplace, scales = evidence.fill(logs), posterior.record.laplace, evidence.scales(logs)
     assert laplace is not None  # see `_checked`
     numbers = {}
@@ -211,15 +204,9 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
         numbers["scale"] = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
     bnn = scales.model(posterior.bnn, numbers, source.target_scale, posterior.bnn)
     tuned = posterior.with_fields(bnn=bnn.eval(), guide=evidence.guide)
-    volume = source.total_weight * float(source.y_scaler.log_volume())
-    updated = laplace_record(
-        laplace.setting,
-        dataclasses.replace(evidence.point, bnn=bnn),
-        result,
-        guide=evidence.guide,
-        others={},
-        log_likelihood=evidence.log_likelihood_at(logs) - volume,
-    )
+    point, guide = dataclasses.replace(evidence.point, bnn=bnn), evidence.guide
+    fitted = evidence.log_likelihood_at(logs) - source.total_weight * float(source.y_scaler.log_volume())
+    updated = laplace_record(laplace.setting, point, result, guide=guide, others={}, log_likelihood=fitted)
     if int(scales.group.max()) < len(scales.loc):
         precision = {name: float(value.reshape(-1)[0]) for name, value in scales.by_site().items()}
         updated = dataclasses.replace(updated, precision=precision)

@@ -77,11 +77,9 @@ def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> Gaussi
     tried = [process.moved(process.first(length), _TRIAL_STEPS) for length in _FIRST]
     logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
     mean, variance = process.function(logs, scaled)
-    return GaussianProcess(
-        (logs[:-2].exp() * unit).to(like),
-        (mean * deviation + mean_of_targets).to(like),
-        (variance[:, None] * deviation.square()).expand(mean.shape).to(like),
-    )
+    variance = (variance[:, None] * deviation.square()).expand(mean.shape)
+    numbers = logs[:-2].exp() * unit, mean * deviation + mean_of_targets, variance
+    return GaussianProcess(*(values.to(like) for values in numbers))
 
 
 def _vary(columns: Tensor) -> Tensor:
@@ -183,21 +181,12 @@ class Energy:
         """The energy and its gradient at `places`; None where that is not recorded."""
         return recorded_slope(self, self.places) if self._records else None
 
-    def descend(
-        self,
-        weights: dict[str, Tensor],
-        prior: PriorScales,
-        bnn: BNN,
-        noise: ModeNoise,
-        *,
-        iterations: int,
-        tolerance: float,
-        polishes: bool,
-    ) -> dict[str, Tensor]:
-        """Return weights closer to the mode of a start; learned parameters move in place, held weights stay."""
-        named = ((self.places, weights), (self._loc, prior.loc), (self._precision, prior.by_site()))
+    def descend(self, start: "TunedMode", iterations: int, tolerance: float, *, polishes: bool) -> dict[str, Tensor]:
+        """Return weights of a start closer to its mode; learned parameters move in place, held weights stay."""
+        prior, noise = start.prior, start.noise
+        named = ((self.places, start.weights), (self._loc, prior.loc), (self._precision, prior.by_site()))
         pairs = [(place, values[name]) for places, values in named for name, place in places.items()]
-        for place, value in [*pairs, *zip(self._moving, moving(bnn, noise), strict=True)]:
+        for place, value in [*pairs, *zip(self._moving, moving(start.bnn, noise), strict=True)]:
             place.detach().copy_(value.detach())
         run = self.recorded or slope_of(lambda: self(self.places), [*self.places.values(), *self._learned])
 
@@ -290,6 +279,7 @@ class TunedMode:
         self.energy = energy
 
     def _begin(self, first: FirstScales) -> None:
+        """Take the first scales, from a Gaussian process of the outputs if there is one."""
         process = first.process
         if process is None:
             if not self.noise.begin(self.weights, first.factor):
@@ -323,8 +313,7 @@ class TunedMode:
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode; the last call goes on where rounding hides the gain."""
         polishes = is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps
-        at = self.weights, self.prior, self.bnn, self.noise
-        self.weights = self.energy.descend(*at, iterations=iterations, tolerance=tolerance, polishes=polishes)
+        self.weights = self.energy.descend(self, iterations, tolerance, polishes=polishes)
 
     def tune(self) -> None:
         """Move prior and noise by MacKay's fixed point, or numbers of other likelihoods by EM, and judge the mode."""
@@ -360,6 +349,7 @@ class TunedMode:
         return self._judged(point, f, solution), point, model, f, solution
 
     def _judged(self, point: Point, f: Tensor, solution: Solution) -> ModeScore:
+        """Return the score of a mode with outputs f, under the posterior of its linear model."""
         counts, (y, *_) = self.rows.counts, self.rows.targets
         at_precision, deviation = f.to(self.bnn.like.dtype), self.prior.deviation(self.weights).double()
         with torch.no_grad():
@@ -393,9 +383,7 @@ class TunedMode:
         return float((information / (information + self.prior.precision)).sum())
 
     def _information(self) -> Tensor:
-        with (
-            fast_pyro()
-        ):  # or another model's numbers, in Pyro's store under their names, would take the place of these
+        with fast_pyro():  # in Pyro's store the numbers of another model have the same names
             return self._solved()[2].precision
 
     def tuned(self, declared: BNN, source: Source) -> BNN:
