@@ -153,11 +153,9 @@ class RegularizedHorseshoe(InferredScale):
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
         scales = _scales(self.global_scale, self.local, value)
-        return scales | {"slab_variance": self._slab(value)} if scales else {}
-
-    def _slab(self, value: Tensor) -> Latent:
         half_df, variance = constant(self.slab_df, value) / 2, constant(self.slab_scale, value).square()
-        return Latent(dist.InverseGamma(half_df, half_df * variance), variance)
+        slab = Latent(dist.InverseGamma(half_df, half_df * variance), variance)
+        return scales | {"slab_variance": slab} if scales else {}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
         if not latents:

@@ -56,9 +56,8 @@ class ScaleMixture(OpenScale):
     def __post_init__(self) -> None:
         """Refuse a second number without a first, and starting values that cannot be learned from."""
         if self.sigma2 is not None and not isinstance(self.sigma1, float):
-            raise InputError(
-                f"ScaleMixture: give `sigma1` as a number too, got {self.sigma1!r}, or leave out `sigma2`."
-            )
+            said = f"give `sigma1` as a number too, got {self.sigma1!r}, or leave out `sigma2`"
+            raise InputError(f"ScaleMixture: {said}.")
         for name, start in self.numbers.items() if self.learnable else ():
             if not bool(_RANGES[name].check(torch.tensor(start, dtype=torch.float64))):
                 raise InputError(
@@ -68,6 +67,11 @@ class ScaleMixture(OpenScale):
     @property
     def has_open_scale(self) -> bool:
         return super().has_open_scale and not self.learnable
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether its scales are multiples of a scale that depends on the parameter."""
+        return not (isinstance(self.sigma1, float) or self.learnable)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -104,14 +108,14 @@ class ScaleMixturePrior(PyroModule):
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         mixture = self._mixture()
-        if not (isinstance(self.setting.sigma1, float) or self.setting.learnable):
+        if self.setting.is_relative:
             unit = scale_of(self.setting.sigma1 if self.units is None else self.units, value)
             scales = unit * mixture.sigma1, unit * mixture.sigma2
             mixture = ScaleMixtureNormal(mixture.pi, *scales, table=self.table)
         return over(mixture, value)
 
     def _mixture(self) -> ScaleMixtureNormal:
-        """Return the mixture of the three numbers, made once in each run of the model."""
+        """Return the mixture, made once a run of the model: Pyro empties the context as the outermost call returns."""
         key = f"{self._pyro_name}.mixture"
         mixture = self._pyro_context.get(key)
         if mixture is None:
