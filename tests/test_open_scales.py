@@ -54,6 +54,8 @@ def test_scales_of_a_linear_model_are_those_of_largest_evidence():
     scales, noise = most_probable()
     np.testing.assert_allclose(prior.scale, scales, rtol=5e-3)
     np.testing.assert_allclose(found["likelihood"].scale, noise, rtol=2e-3)
+    anchored = closed(prior=bnn.priors.Anchored(TUNED)).bnn.settings["prior"]
+    np.testing.assert_allclose(dict(anchored.choices)["weight"].prior.scale, prior.scale, rtol=1e-8)
 
 
 @pytest.mark.measured

@@ -39,10 +39,8 @@ def fit(prior, data, net, *, noise=0.5, steps=3, lr=0.05, guide="mean_field"):
 
 
 SITES = {
-    "hierarchical": (
-        priors.Hierarchical(),
-        {"0.weight.scale": (), "0.bias.scale": (), "2.weight.scale": (), "2.bias.scale": ()},
-    ),
+    "hierarchical": (priors.Hierarchical(), {f"{n}.{part}.scale": () for n in (0, 2) for part in ("weight", "bias")}),
+    "anchored": ({"2.bias": priors.Anchored(priors.Hierarchical()), "*": None}, {"0.prior.2.bias.scale": ()}),
     "relevance": (priors.ARD(), {"0.weight.scale": (3,), "2.weight.scale": (4,)}),
     "horseshoe": (
         priors.Horseshoe(local="weight"),

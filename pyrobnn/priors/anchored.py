@@ -16,13 +16,13 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.priors.base import covered, registry
+from pyrobnn.priors.base import BasePrior, as_prior, covered, registry, starts_of
 from pyrobnn.priors.given import resolve
 
 
 @registry.register
 @setting
-class Anchored:
+class Anchored(BasePrior):
     """A prior of the same shape around a draw from it: w ~ p(w - a + E[w]), with the anchor a ~ p (Pearce et al. 2020).
 
     The anchor is drawn when the model is built, from the fit's seed. For a linear model with Gaussian noise, MAP fits
@@ -30,7 +30,8 @@ class Anchored:
     covariance C P^-1 C in place of C, for P of the prior and C of the posterior.
 
     Attributes:
-        prior: the prior to centre anew.
+        prior: the prior to centre anew. A scale that is "tuned" is measured, unless in a mapping: anchor each prior of
+            it. Latent scales are inferred and never measured, as the anchor comes from a draw of them.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Anchored(bnn.priors.Normal(1.0)))
@@ -40,6 +41,13 @@ class Anchored:
     """
 
     prior: Annotated[Any, BeforeValidator(resolve)]
+
+    @property
+    def has_open_scale(self) -> bool:
+        return as_prior(self.prior).has_open_scale
+
+    def with_scale(self, scale: float | tuple[float, ...]) -> "Anchored":
+        return Anchored(as_prior(self.prior).with_scale(scale))
 
     def covers(self, names: list[str]) -> list[str]:
         return covered(self.prior, names)
@@ -68,6 +76,9 @@ class AnchoredPrior(PyroModule):
         if isinstance(base, dist.Normal):
             return dist.Normal(base.loc + shift, base.scale).to_event(value.ndim)
         return dist.TransformedDistribution(distribution, [AffineTransform(shift, 1.0, event_dim=value.ndim)])
+
+    def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return starts_of(self.prior, values)
 
 
 def _centre(distribution: TorchDistributionMixin, name: str) -> Tensor:
