@@ -335,6 +335,7 @@ def test_without_held_out_data_it_says_so():
     assert (found.worst.name, found.mood) == ("no held-out data", "care")
     assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "ranking"}
     assert [one.kind for one in named(found.findings, "k-hat")] == ["fine"]  # q is exact
+    assert bnn.diagnose(exact_posterior(model, train), train, train).worst.name == "seen held-out data"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.in_memory import leaks
-from pyrobnn.data.splits import same_inputs
+from pyrobnn.data.splits import row_hashes, same_inputs
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import continued_gain, function_rhat
 from pyrobnn.diagnostics.importance import importance_weights
@@ -67,7 +67,7 @@ def use(evidence: Evidence) -> Finding | None:
     y, label = evidence.judged.y, min(evidence.counts, key=evidence.counts.__getitem__, default=None)
     if label is not None and evidence.counts[label] > _RARE_SHARE * len(y):
         label = None
-    examples = f"{counted(_count(y, label), 'example')}{_of_class(evidence, label)}"
+    examples = f"{counted(_count(y, label), 'example')}{_of_what(evidence, label)}"
     few = beside(evidence, comparison, "few", "open", examples=examples)
     if evidence.held_out is None or len(y) < len(evidence.held_out):
         return few
@@ -78,14 +78,19 @@ def _count(y: Tensor, label: int | None) -> int:
     return len(y) if label is None else int((y == label).sum())
 
 
-def _of_class(evidence: Evidence, label: int | None) -> str:
-    return "" if label is None else f" of class {_class_name(evidence, label)}"
+def _of_what(evidence: Evidence, label: int | None) -> str:
+    """Return the class of the examples that are few, or the number of groups that they come from, if there are any."""
+    if label is None:
+        groups = evidence.judged.groups
+        return "" if groups is None else f" of {counted(len(groups.unique()), 'group')}"
+    return f" of class {_class_name(evidence, label)}"
 
 
 def _more_held_out(evidence: Evidence, label: int | None, num: int) -> Remedy:
     total = sum(_count(part.y, label) for part in (evidence.train, evidence.held_out) if part is not None)
     share = math.ceil(100 * (num + 0.5) / total) / 100
-    examples = f"more examples{_of_class(evidence, label)}"
+    more_groups = label is None and evidence.judged.groups is not None
+    examples = "more groups" if more_groups else f"more examples{_of_what(evidence, label)}"
     if share > _MOST_HELD_OUT:
         return Remedy(f"collect {examples}")
     return Remedy(f"hold out {num} or {examples}", (f"data.test={share:g}",))
@@ -238,16 +243,19 @@ def ranking(evidence: Evidence) -> Finding | None:
 
 
 def held_out(evidence: Evidence) -> Finding | None:
-    """Ten examples or more are held out, of labels of each class, and twenty of real targets."""
+    """Ten examples or more are held out, of labels of each class, and twenty of real targets, of other inputs."""
     if evidence.held_out is None:
         return Finding("no held-out data", "unjudged", 0)
+    known = row_hashes(evidence.train.x).unique()
+    if len(known) > len(evidence.train) / 2 and bool(torch.isin(row_hashes(evidence.judged.x), known).all()):
+        return Finding("seen held-out data")
     least = FEW if evidence.has_classes or len(evidence.judged) < FEW else FOR_CALIBRATION
     rarest = min(evidence.counts, key=evidence.counts.__getitem__, default=None)
     label = None if len(evidence.judged) < FEW else rarest
     num = _count(evidence.judged.y, label)
     if num >= least:
         return None
-    facts: Values = {"examples": f"{counted(num, 'example')}{_of_class(evidence, label)}"}
+    facts: Values = {"examples": f"{counted(num, 'example')}{_of_what(evidence, label)}"}
     return Finding("few held-out data", "care", num, remedy=_more_held_out(evidence, label, least), facts=facts)
 
 
