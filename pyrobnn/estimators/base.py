@@ -235,9 +235,8 @@ class AbstractBNN(Parameters):
         if held_out is None:
             return evidence
         inputs = self._encoded(held_out[0])
-        targets = self._targets(held_out[1], coding.kind).values
         complete = inputs if coding.imputer is None else coding.imputer.copies(inputs, 1)[0]
-        test = Data(complete, targets, feature_names=train.feature_names)
+        test = Data(complete, self._targets(held_out[1], coding.kind).values, feature_names=train.feature_names)
         return replace(evidence, held_out=test, given=inputs, imputer=coding.imputer)
 
     def __sklearn_tags__(self) -> Any:

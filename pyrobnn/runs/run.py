@@ -111,19 +111,14 @@ def run(
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
-    method = prepared.spec.fit.method
-    checkpoint = checkpoint if method.offer().resumable else None
-    run_of_fit = prepared.spec.fit.run(
-        progress=progress,
-        validation=prepared.validation,
-        checkpoint=checkpoint,
-        every=CHECKPOINT_EVERY,
-        choice=prepared.choice,
-        method=None if checkpoint is None else method,
-    )
+    """Fit a spec, with checkpoints in a folder if the method can resume from them."""
+    method, resumes = prepared.spec.fit.method, dict[str, Any]()
+    if checkpoint is not None and method.offer().resumable:
+        resumes = {"checkpoint": checkpoint, "every": CHECKPOINT_EVERY, "method": method}
+    given = {"validation": prepared.validation, "choice": prepared.choice} | resumes
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)
-    return fit_in_silence(prepared.bnn, prepared.train, method, run_of_fit)
+    return fit_in_silence(prepared.bnn, prepared.train, method, prepared.spec.fit.run(progress=progress, **given))
 
 
 def _write_fit(work: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
@@ -150,6 +145,7 @@ def _write_fit(work: Path, prepared: Prepared, posterior: Posterior | Mixture, s
 
 
 def _evidence(prepared: Prepared, posterior: Posterior | Mixture) -> Evidence:
+    """Return what checks of the fit look at: its data, and the table that they come from."""
     dataset = prepared.dataset
     return Evidence(
         posterior,
