@@ -155,8 +155,8 @@ def test_an_estimator_and_a_table_name_them(tmp_path):
     assert named == {"copy", "id"}
     frame.assign(y=NUMBERS).to_csv(tmp_path / "t.csv", index=False)
     doubts = "\n".join(bnn.datasets.load_table(tmp_path / "t.csv", "y").doubts)
-    assert "Column 'copy'" in doubts
-    assert "Column 'id'" in doubts
+    assert "Column 'copy' gives the target away: leave it out" in doubts
+    assert "Column 'id' numbers the rows: leave it out" in doubts
 
 
 G = torch.Generator().manual_seed(0)

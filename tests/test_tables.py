@@ -485,6 +485,11 @@ OF_TARGETS = {
     "text": ([*"abcd"] * 6, "regression", "'y' must be numeric for a regression, and holds text, such as 'a' in rows"),
     "reals": (Y, "classification", "must hold whole numbers or text for a classification"),
     "task": (Y, "ranking", "`task` must be 'regression' or 'classification', got 'ranking'"),
+    "prices": (
+        [f"1.{i:03} €" for i in range(60)],
+        None,
+        "such as '1.000 €', too many for classes: remove '€' from its num",
+    ),
     "names": ([f"k{i}" for i in range(60)], None, "holds 60 different texts in 60 rows, such as 'k0', too many for cl"),
     "null": (["a", "k\0l"] * 12, None, "has a class with a null character"),
 }

@@ -23,6 +23,8 @@ from pyrobnn.tables.reading import ending
 if TYPE_CHECKING:
     import pandas as pd
 
+_LEAKS = {"copy": "gives the target away", "row number": "numbers the rows"}
+
 
 def load_table(
     path: str | Path,
@@ -118,7 +120,10 @@ def dataset_of(
     data = Data(x, found.values, standardize=True, feature_names=names, target_name=str(reading.target), groups=labels)
     whole = train[~torch.from_numpy(lacks)[train]]
     leaky = leaks(data[whole], encoder.positions()) if len(whole) else {}
-    doubts = [f"Column {name!r} gives the target away or numbers the rows ({kind})." for name, kind in leaky.items()]
+    doubts = [
+        f"Column {name!r} {_LEAKS[kind]}: {advised('leave it out', f'data.drop={json.dumps([name])}')}."
+        for name, kind in leaky.items()
+    ]
     return Dataset(
         name=path.name.removesuffix(ending(path)),
         task=found.task,

@@ -1,6 +1,7 @@
 """Files and frames as columns to predict from and a target, without torch, so that a command answers at once."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _COUNTS, _AMOUNTS, _CLASSES = "likelihood.type=poisson", "data.task=regression", "data.task=classification"
 FEWEST_ROWS = 10  # that a fit needs
 _MOST_CLASSES = 10  # different whole numbers that are classes where no task is given
+_OF_NUMBERS = re.compile(r"[-+\d.,\s]")
 _MOST_TEXTS = 50  # different texts that are; more must come ten times each
 
 
@@ -242,7 +244,9 @@ def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hin
         raise Fault(f"has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
-        raise Fault(f"{held}, too many for classes: make numbers of it, or {advised('say so', _CLASSES)}.")
+        rest = {_OF_NUMBERS.sub("", name) for name in names}
+        numbers = f"remove {min(rest)!r} from its numbers" if len(rest) == 1 and all(rest) else "make numbers of it"
+        raise Fault(f"{held}, too many for classes: {numbers}, or {advised('say so', _CLASSES)}.")
     if odd := [name for name in names if "\0" in name]:
         raise Fault(f"has a class with a null character, {odd[0]!r}: rename it.")
     shown = "" if is_told else f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
