@@ -1,4 +1,4 @@
-"""Weights of layers as matrices (outputs, inputs), and eigenvalues of symmetric matrices."""
+"""Mathematics of tensors: weights as matrices (outputs, inputs), eigenvalues, and the inverse of softplus."""
 
 import torch
 from torch import Tensor
@@ -86,3 +86,8 @@ def _complement(basis: Tensor) -> Tensor:
     product = reflector @ ((v.T / (1 + s)) @ v @ reflector[rank:].T)
     product.diagonal(-rank).sub_(1)
     return product.neg_()
+
+
+def inverse_softplus(scale: Tensor) -> Tensor:
+    """Return rho with softplus(rho) = scale, accurate for large and small scales above 0."""
+    return scale + torch.log(-torch.expm1(-scale))

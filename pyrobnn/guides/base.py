@@ -11,7 +11,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal, biject_
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Registry
-from pyrobnn._torch.softplus import inverse_softplus
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn.guides.sites import Site
 
 Model = Callable[..., Any]

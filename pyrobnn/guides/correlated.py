@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import Count, setting
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn._torch.per_example import NormalNoise, attach
-from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.guides.base import Model, NoisePerExample, NoiseSharing, Part, StartsNarrow, correlated, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn._torch.softplus import inverse_softplus
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn.guides.base import Model, Part, StartsNarrow, affine, registry
 from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites

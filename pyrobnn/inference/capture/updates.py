@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import sigmoid, softplus
 
-from pyrobnn._torch.softplus import inverse_softplus
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn.optimizers import unwatched
 
 Tensors = dict[str, Tensor]

@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.lbfgs import minimize_in_place
-from pyrobnn._torch.softplus import inverse_softplus
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, Solution, information, normal_draws

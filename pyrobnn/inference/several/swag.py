@@ -13,8 +13,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, Positive, setting, to_dict
 from pyrobnn._torch.devices import running
+from pyrobnn._torch.matrices import inverse_softplus
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.hessian import largest_curvature
