@@ -104,6 +104,7 @@ def test_a_verdict_is_the_worst_finding():
     chance = Finding("bias", "warning", 1.0, 0.5, 0.1, p=0.002, key="bias high")
     assert Diagnosis((chance, found[0]), 0.05).worst == found[0]
     assert (Diagnosis((chance,), 0.05).mood, Diagnosis((found[0],), 0.05).mood) == ("care", "bad")
+    assert repr(Diagnosis((found[0],), 0.05)).startswith("Diagnosis('Do not trust it yet: ")
 
 
 def test_tests_that_found_nothing_are_told_in_one_line_with_what_is_expected():

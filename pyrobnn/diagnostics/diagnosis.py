@@ -37,6 +37,9 @@ class Diagnosis:
     num_held_out: int = 0
     num_groups: int = 0
 
+    def __repr__(self) -> str:
+        return f"Diagnosis({self.conclusion!r})"
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """The reasons not to trust the fit."""
