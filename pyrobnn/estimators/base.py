@@ -77,8 +77,8 @@ class AbstractBNN(Parameters):
             X: inputs (N, features): an array, or a frame with numbers, booleans, dates and categories.
             y: targets (N,) or (N, K), or labels (N,), numbers or text.
             sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
-            groups: labels (N,), such as patients: rows held out to choose a fit keep a group together. They change
-                nothing where the evidence chooses: judge by `diagnose` with new groups.
+            groups: labels (N,), such as patients: rows held out to choose a fit keep a group together. The evidence
+                does not know them: judge a fit that it chose by `diagnose` with new groups.
         """
         return self._infer(*self._examples(X, self._targets(y), sample_weight, groups))
 
