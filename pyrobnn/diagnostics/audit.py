@@ -131,13 +131,11 @@ def elbo_report(posterior: Posterior, data: Any, *, num_draws: int = 1000, seed:
 
     seed = derive(posterior.seed if seed is None else seed, "audit")
     blocks = posterior.map_traces(lambda trace: _of_latents(posterior, trace), with_likelihood, num_draws, seed=seed)
-    log_q, log_p, kl, log_likelihood = tree_map(lambda *parts: torch.cat(parts).double(), *blocks)
-    log_p = dict.fromkeys(log_q, torch.zeros_like(log_likelihood)) | log_p
-    exact, sites = {name: float(values[0]) for name, values in kl.items() if bool((values == values[0]).all())}, []
+    log_q, log_p, kl_closed, log_likelihood = tree_map(lambda *parts: torch.cat(parts).double(), *blocks)
+    log_p = dict.fromkeys(log_q, torch.zeros_like(log_likelihood)) | log_p  # 0 at the site that a joint guide adds
+    exact = {name: float(values[0]) for name, values in kl_closed.items() if bool((values == values[0]).all())}
     sizes = {name: value[0].numel() for name, value in posterior.draw(1, seed=seed).items()}
-    for name, q in log_q.items():
-        log_prior, entropy, kl = (Estimate.of(values) for values in (log_p[name], -q, q - log_p[name]))
-        sites.append(SiteTerms(name, sizes.get(name, 0), log_prior, entropy, kl, exact.get(name)))
+    sites = [_site_terms(name, sizes.get(name, 0), log_p[name], q, exact.get(name)) for name, q in log_q.items()]
     total_p, total_q = (torch.stack([*values.values()]).sum(0) for values in (log_p, log_q))
     return ElboReport(
         tuple(sites),
@@ -150,6 +148,11 @@ def elbo_report(posterior: Posterior, data: Any, *, num_draws: int = 1000, seed:
         num_draws=num_draws,
         reservation=_reservation(posterior, data, seed),
     )
+
+
+def _site_terms(name: str, size: int, log_p: Tensor, log_q: Tensor, kl_exact: float | None) -> SiteTerms:
+    """Return the terms of a site from log p and log q of its draws (S,)."""
+    return SiteTerms(name, size, Estimate.of(log_p), Estimate.of(-log_q), Estimate.of(log_q - log_p), kl_exact)
 
 
 def _reservation(posterior: Posterior, data: Data, seed: int) -> str:

@@ -65,10 +65,11 @@ def found(scores: Mapping[str, Score], baselines: Baselines, evidence: Evidence,
     where = counted(num, "held-out example") if is_unseen else f"its own {counted(num, 'training example')}"
     is_ordinary = name in ("r2", "rmse") and evidence.likelihood.noise is None
     models = {"linear": "an ordinary linear model" if is_ordinary else "a linear model", "constant": "a constant"}
-    scored = [model for model in models if name in baselines.get(model, {})]
-    told = [f"{models[model]} {_written(name, baselines[model][name].value)}" for model in scored]
-    beside = " and ".join(one for one in told if one != "a constant none")
-    return f"The network {verb} {value} {where}{beside and ', '}{beside}."
+    scored = {model: baselines[model][name].value for model in models if name in baselines.get(model, {})}
+    if name not in ("log_likelihood", "rmse") and scored.get("constant", math.inf) < _NONE:
+        del scored["constant"]
+    told = [f"{models[model]} {_written(name, score)}" for model, score in scored.items()]
+    return f"The network {verb} {value} {where}{', ' if told else ''}{' and '.join(told)}."
 
 
 def _written(name: str, value: float) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COUNTS, _AMOUNTS, _CLASSES = "likelihood.type=poisson", "data.task=regression", "data.task=classification"
 FEWEST_ROWS = 10  # that a fit needs
 _MOST_CLASSES = 10  # different whole numbers that are classes where no task is given
-_OF_NUMBERS = re.compile(r"[-+\d.,\s]")
+_NUMBER_CHARACTERS = re.compile(r"[-+\d.,\s]")
 _MOST_TEXTS = 50  # different texts that are; more must come ten times each
 
 
@@ -181,6 +181,7 @@ def _read_target(given: "pd.Series", reader: ColumnReader) -> tuple[Target, list
         raise Fault("has no value in any row: choose another target.")
     reader.refuse_gaps(given, "drop those rows")
     without_gaps = dataclasses.replace(reader.reading, missing="raise")
+    # `is_fit=True` would advise to let odd texts count as missing, but targets are never drawn
     column, schema, note = ColumnReader(without_gaps, reader.file, is_fit=False).as_typed(present.infer_objects())
     notes = [note] if note else []
     if isinstance(schema, Dates):
@@ -244,7 +245,7 @@ def _classes(column: "pd.Series", order: list[Any] | None, *, is_told: bool, hin
         raise Fault(f"has only one class, {names[0]!r}: a classification needs at least two.")
     if not (is_whole or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         held = f"holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}"
-        rest = {_OF_NUMBERS.sub("", name) for name in names}
+        rest = {_NUMBER_CHARACTERS.sub("", name) for name in names}
         numbers = f"remove {min(rest)!r} from its numbers" if len(rest) == 1 and all(rest) else "make numbers of it"
         raise Fault(f"{held}, too many for classes: {numbers}, or {advised('say so', _CLASSES)}.")
     if odd := [name for name in names if "\0" in name]:

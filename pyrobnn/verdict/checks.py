@@ -89,8 +89,7 @@ def memorised(evidence: Evidence) -> Finding | None:
     constant's at least; of a point, three in a hundred such examples, and two, are enough. Real targets ten times as
     many as weights are skipped.
     """
-    unseen = _unseen_scores(evidence)
-    if unseen is None:
+    if (unseen := _unseen_scores(evidence)) is None:
         return None
     constant, train_y = evidence.baseline_scores["constant"], evidence.train_sample.y
     clipped = torch.maximum(unseen, constant - FAR_BELOW)
@@ -103,17 +102,16 @@ def memorised(evidence: Evidence) -> Finding | None:
     least = _LOST_NATS_BEHIND if is_point and rest.is_loss else _LOST_NATS
     if evidence.posterior.bnn.settings["likelihood"].integer_targets:
         least = min(least, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()))
-    is_no_loss = rest.is_better or (evidence.held_out is not None and not rest.is_loss)
-    has_lost = lost >= least and not is_no_loss
-    if not has_lost and not (is_point and _is_far_off(unseen, constant)):
+    may_be_worse = not rest.is_better and (evidence.held_out is None or rest.is_loss)
+    is_memorised = (may_be_worse and lost >= least) or (is_point and _is_far_off(unseen, constant))
+    if not is_memorised:
         return None
     return Finding("memorised", value=lost, facts={"gain": rest.fit.mean, "linear": rest.linear.mean})
 
 
 def _is_far_off(unseen: torch.Tensor, constant: torch.Tensor) -> bool:
     """Return whether enough unseen examples have scores (N,) far below those of the constant."""
-    num_far = int((unseen < constant - FAR_BELOW).sum())
-    return num_far >= max(_FEWEST_FAR_OFF, _SHARE_FAR_OFF * len(unseen))
+    return int((unseen < constant - FAR_BELOW).sum()) >= max(_FEWEST_FAR_OFF, _SHARE_FAR_OFF * len(unseen))
 
 
 def _unseen_scores(evidence: Evidence) -> torch.Tensor | None:

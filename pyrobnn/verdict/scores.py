@@ -139,6 +139,7 @@ def _without_loss(gains: Tensor, linear: Tensor | None, level: float) -> Case:
 
 
 def _of_no_gain(gain: Gain, level: float) -> float:
+    """Return the p-value of a gain of 0.05 nats or more; it is `level` or more where any gain is shown."""
     is_shown = 1 - gain.below(0.0) < level
     return min(max(gain.below(_NEGLIGIBLE_NATS), level if is_shown else 0.0), gain.below(0.0))
 

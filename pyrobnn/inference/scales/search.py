@@ -235,8 +235,10 @@ def tuned_modes(models: Sequence[Rival], num_data: int, *, run: Run, search: Sea
         origins = sorted(starts, key=lambda start: -start.judged.score)[:_STARTS_OF_OTHERS]
         for model, rival in enumerate(others, 1):
             for number, origin in enumerate(origins):
-                at_mode = min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin
-                starts.append(work.begun(model, number, *(at_mode if rival.is_like(models[0]) else (trials, None))))
+                if rival.is_like(models[0]):
+                    starts.append(work.begun(model, number, min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin))
+                else:
+                    starts.append(work.begun(model, number, trials))
         starts = starts if trials == rounds else [*work.to_the_end(starts, trials)]
         bar.update(num * rounds - bar.n)
     scores = [start.score for start in starts]
