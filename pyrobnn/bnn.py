@@ -159,13 +159,11 @@ class BNN(PyroModule):
         """Values of latents, by site name, that a fit has measured and guides keep."""
         return dict(self.start.kept or {})
 
-    @property
-    def has_open_numbers(self) -> bool:
-        """Whether a number of prior or likelihood is "tuned", or a prior infers its scale, for a fit to measure."""
-        given = by_site(self.settings["prior"], self.site_names).values()
-        return bool(open_numbers(self.settings["likelihood"], ("tuned",))) or any(
-            as_prior(prior).has_open_scale or as_prior(prior).infers_scale for prior in given
-        )
+    def has_open_numbers(self, *, inferred: bool) -> bool:
+        """Whether a number is "tuned", or with `inferred` a prior infers its scale, for a fit to measure."""
+        given = [as_prior(prior) for prior in by_site(self.settings["prior"], self.site_names).values()]
+        has_scales = any(prior.has_open_scale or (inferred and prior.infers_scale) for prior in given)
+        return has_scales or bool(open_numbers(self.settings["likelihood"], ("tuned",)))
 
     @property
     def initial_scales(self) -> dict[str, Tensor]:

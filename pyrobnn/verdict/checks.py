@@ -24,8 +24,8 @@ _SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose, fewer behind a baseline; for labels and counts, at most this share of the
 constant's loss. Of 143 fits of the measure `alarms` half a nat names four more bad ones, and no other good one."""
 _SHARE_FAR_OFF, _FEWEST_FAR_OFF = 0.03, 2
-"""Examples 5 nats below the constant under a point that show it to be sure of what it has not seen: on twelve seeds
-times ways of points (300 to 302), all fits with more were worse than a linear model."""
+"""Examples 5 nats below the constant under a point that show it to be sure of what it has not seen: by points of the
+measure `alarms` on seeds 300 to 302, of which all with as many were worse than a linear model."""
 _TOO_MANY = 10  # real targets for each weight: on average each moves its own prediction by a tenth
 _LAST_GAIN_NATS, _LAST_GAIN_ERRORS = 0.02, 3.0  # an example, that a fit may gain in its last cycle of all its steps
 

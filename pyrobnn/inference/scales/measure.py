@@ -83,9 +83,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
 
 def _is_to_measure(bnn: BNN, data: Any, guides: Sequence[Any]) -> bool:
     """Return whether the data can tell what a model leaves open: for guides, scales that its prior infers too."""
-    given = [as_prior(prior) for prior in by_site(bnn.settings["prior"], bnn.site_names).values()]
-    has_scales = any(prior.has_open_scale or (guides and prior.infers_scale) for prior in given)
-    is_open = has_scales or bool(open_numbers(bnn.settings["likelihood"], ("tuned",)))
+    is_open = bnn.has_open_numbers(inferred=bool(guides))
     return is_open and isinstance(data, Data) and not any(p.requires_grad for p in bnn.net.parameters())
 
 

@@ -97,7 +97,7 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Build model and guide, to refuse what does not go together before scales are measured."""
-        if bnn.has_open_numbers:
+        if bnn.has_open_numbers(inferred=True):
             with seeded(run.seed, "check"), fast_pyro(), ignored_warnings():  # they are told when it begins
                 source = make_source(data, bnn, self.batch_size, seed=run.seed)
                 build_parts(bnn, self, source, run.seed, run.device, earlier=run.start)
